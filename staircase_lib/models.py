@@ -1,0 +1,290 @@
+r"""The paper's two controlled models, with several runs trained as one batch.
+
+Shapes: ``R`` runs (seeds), ``n`` sequences, ``L`` positions, ``V`` vocabulary, ``d`` embedding
+width, ``h`` hidden width. Every parameter has a leading axis of runs if ``runs`` is given, and
+none otherwise; runs never interact, so a batch of runs is the same as one after the other.
+
+Initialization (section 3.3 of arXiv:2608.30315): every entry of every tensor is normal with
+standard deviation :math:`d_{in}^{-\gamma}`, where :math:`d_{in}` is the width of the vector that
+the tensor acts on, and the embedding width for tables of embeddings. The paper's theory takes
+:math:`\gamma>1`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+__all__ = ["Activation", "AttentionOnly", "EmbeddingFFN", "initialize_", "seeded"]
+
+Activation = str | Sequence[float]
+
+_NAMED: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "relu": functional.relu,
+    "tanh": torch.tanh,
+    "identity": lambda z: z,
+}
+
+
+def _polynomial(coefficients: Sequence[float]) -> Callable[[Tensor], Tensor]:
+    def evaluate(z: Tensor) -> Tensor:
+        out = torch.zeros_like(z)
+        for c in reversed(coefficients):  # Horner, no constant term
+            out = (out + c) * z
+        return out
+
+    return evaluate
+
+
+def _activation(activation: Activation) -> Callable[[Tensor], Tensor]:
+    if isinstance(activation, str):
+        if activation not in _NAMED:
+            raise ValueError(
+                f"activation: expected one of {sorted(_NAMED)} or polynomial coefficients "
+                f"c_1..c_K, got {activation!r}."
+            )
+        return _NAMED[activation]
+    coefficients = [float(c) for c in activation]
+    if not coefficients or not all(map(math.isfinite, coefficients)):
+        raise ValueError(
+            f"activation: expected finite coefficients c_1..c_K of sigma(z) = sum c_k z^k, "
+            f"got {list(activation)!r}."
+        )
+    return _polynomial(coefficients)
+
+
+def _sizes(**sizes: int | None) -> None:
+    for key, value in sizes.items():
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"{key}: expected a positive integer, got {value!r}.")
+
+
+def _check_tokens(tokens: Tensor, vocab_size: int) -> None:
+    if tokens.ndim != 2 or tokens.dtype.is_floating_point or tokens.dtype == torch.bool:
+        raise ValueError(
+            f"tokens: expected an integer tensor of shape (n, L), got {tokens.dtype} "
+            f"of shape {tuple(tokens.shape)}."
+        )
+    if tokens.numel() and (int(tokens.min()) < 0 or int(tokens.max()) >= vocab_size):
+        raise ValueError(
+            f"tokens: expected ids in [0, {vocab_size}), got values from {int(tokens.min())} "
+            f"to {int(tokens.max())}."
+        )
+
+
+class EmbeddingFFN(nn.Module):
+    r"""Feed-forward model :math:`f(X)=U^\top\sigma\big(W^\top\sum_l E_{x_l}\big)` (section 4).
+
+    Parameters
+    ----------
+    vocab_size, d : int
+    hidden : int, optional
+        ``h``; default ``d``.
+    activation : str or sequence of float
+        ``"gelu"``, ``"relu"``, ``"tanh"``, ``"identity"``, or coefficients :math:`c_1..c_K` of
+        :math:`\sigma(z)=\sum_k c_k z^k`.
+    dtype : torch.dtype
+    runs : int, optional
+        Number of independent runs; adds a leading axis to parameters and logits.
+
+    Attributes
+    ----------
+    W_E : Parameter, shape (V, d)
+        Input embeddings :math:`E`.
+    W_in : Parameter, shape (d, h)
+        Hidden weights :math:`W`.
+    W_U : Parameter, shape (h, V)
+        Unembedding :math:`U`.
+
+    Notes
+    -----
+    Parameters are zero until :func:`initialize_` is called.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        d: int,
+        hidden: int | None = None,
+        activation: Activation = "gelu",
+        dtype: torch.dtype = torch.float32,
+        *,
+        runs: int | None = None,
+    ) -> None:
+        super().__init__()
+        _sizes(vocab_size=vocab_size, d=d, hidden=hidden, runs=runs)
+        self.vocab_size, self.d, self.hidden, self.runs = vocab_size, d, hidden or d, runs
+        self.activation = activation
+        self.sigma = _activation(activation)
+        lead = () if runs is None else (runs,)
+        self.W_E = nn.Parameter(torch.zeros(*lead, vocab_size, d, dtype=dtype))
+        self.W_in = nn.Parameter(torch.zeros(*lead, d, self.hidden, dtype=dtype))
+        self.W_U = nn.Parameter(torch.zeros(*lead, self.hidden, vocab_size, dtype=dtype))
+
+    def fan_in(self) -> dict[str, int]:
+        """Input width :math:`d_{in}` of each parameter."""
+        return {"W_E": self.d, "W_in": self.d, "W_U": self.hidden}
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits of integer sequences.
+
+        Parameters
+        ----------
+        tokens : int tensor, shape (n, L)
+            Any ``L >= 1``; a single column reads off what one embedding alone says.
+
+        Returns
+        -------
+        Tensor, shape (n, V), or (R, n, V) with runs
+        """
+        _check_tokens(tokens, self.vocab_size)
+        # Projected before the gather: V rows are multiplied instead of n, with the same result.
+        projected = self.W_E @ self.W_in  # (R, V, h)
+        z = projected.index_select(-2, tokens[:, 0])  # (R, n, h)
+        for column in tokens.T[1:]:
+            z = z + projected.index_select(-2, column)
+        return self.sigma(z) @ self.W_U
+
+
+class AttentionOnly(nn.Module):
+    r"""One causal self-attention layer read at the last position (section 5).
+
+    .. math:: f(X)=U^\top V^\top\sum_l a_l\,h_l,\quad h_l=E_{x_l}+P_l,\quad
+              a=\mathrm{softmax}\big(h_L^\top Q K^\top h_l/\sqrt d\big)
+
+    Learned positions; no residual, no normalisation, no feed-forward layer. At the last position
+    the causal mask admits every position, so it does not appear.
+
+    Parameters
+    ----------
+    vocab_size, d, length : int
+        ``length`` is the number of learned positions, the longest sequence accepted.
+    dtype : torch.dtype
+    runs : int, optional
+        As in :class:`EmbeddingFFN`.
+
+    Attributes
+    ----------
+    W_E : Parameter, shape (V, d)
+    W_P : Parameter, shape (length, d)
+    W_Q, W_K, W_V : Parameter, shape (d, d)
+    W_U : Parameter, shape (d, V)
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        d: int,
+        length: int,
+        dtype: torch.dtype = torch.float32,
+        *,
+        runs: int | None = None,
+    ) -> None:
+        super().__init__()
+        _sizes(vocab_size=vocab_size, d=d, length=length, runs=runs)
+        self.vocab_size, self.d, self.length, self.runs = vocab_size, d, length, runs
+        lead = () if runs is None else (runs,)
+        self.W_E = nn.Parameter(torch.zeros(*lead, vocab_size, d, dtype=dtype))
+        self.W_P = nn.Parameter(torch.zeros(*lead, length, d, dtype=dtype))
+        self.W_Q = nn.Parameter(torch.zeros(*lead, d, d, dtype=dtype))
+        self.W_K = nn.Parameter(torch.zeros(*lead, d, d, dtype=dtype))
+        self.W_V = nn.Parameter(torch.zeros(*lead, d, d, dtype=dtype))
+        self.W_U = nn.Parameter(torch.zeros(*lead, d, vocab_size, dtype=dtype))
+
+    def fan_in(self) -> dict[str, int]:
+        """Input width :math:`d_{in}` of each parameter."""
+        return {name: self.d for name, _ in self.named_parameters()}
+
+    def _states(self, tokens: Tensor) -> Tensor:
+        _check_tokens(tokens, self.vocab_size)
+        if tokens.shape[1] > self.length:
+            raise ValueError(
+                f"tokens: expected at most {self.length} positions, got {tokens.shape[1]}; "
+                f"build the model with a larger length."
+            )
+        n, length = tokens.shape
+        rows = self.W_E.index_select(-2, tokens.reshape(-1))
+        return rows.unflatten(-2, (n, length)) + self.W_P[..., None, :length, :]
+
+    def _attention(self, states: Tensor) -> Tensor:
+        query = states[..., -1, :] @ self.W_Q  # (R, n, d)
+        keys = states @ self.W_K.unsqueeze(-3)  # (R, n, L, d)
+        scores = (keys @ query.unsqueeze(-1)).squeeze(-1) / math.sqrt(self.d)
+        return torch.softmax(scores, dim=-1)
+
+    def attention(self, tokens: Tensor) -> Tensor:
+        """Attention of the last position on every position, shape (n, L) or (R, n, L)."""
+        return self._attention(self._states(tokens))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits at the last position, shape (n, V) or (R, n, V), from tokens of shape (n, L)."""
+        states = self._states(tokens)
+        mixed = (self._attention(states).unsqueeze(-2) @ states).squeeze(-2)  # (R, n, d)
+        return mixed @ self.W_V @ self.W_U
+
+
+def seeded(seeds: Iterable[int]) -> list[torch.Generator]:
+    """One CPU generator per seed, for :func:`initialize_`."""
+    return [torch.Generator().manual_seed(int(seed)) for seed in seeds]
+
+
+@torch.no_grad()
+def initialize_(
+    model: EmbeddingFFN | AttentionOnly,
+    gamma: float,
+    generator: torch.Generator | Sequence[torch.Generator],
+) -> EmbeddingFFN | AttentionOnly:
+    r"""Fill every parameter with normal entries of standard deviation :math:`d_{in}^{-\gamma}`.
+
+    Parameters
+    ----------
+    model : EmbeddingFFN or AttentionOnly
+    gamma : float
+        Initialization rate :math:`\gamma`; larger is smaller. :math:`\gamma=1/2` is the ordinary
+        scale, the paper's theory takes :math:`\gamma>1`.
+    generator : torch.Generator, or one for each run
+        With one for each run (:func:`seeded`) a run starts from the same numbers whichever
+        batch it is in.
+
+    Returns
+    -------
+    The model, for chaining.
+
+    Raises
+    ------
+    ValueError
+        If gamma is not finite or the number of generators is not the number of runs.
+
+    Notes
+    -----
+    Section 3.3 of the paper. Numbers are drawn in float64 on the generator's device and cast, so
+    that models of both precisions start alike.
+    """
+    if not isinstance(gamma, (int, float)) or not math.isfinite(gamma):
+        raise ValueError(
+            f"gamma: expected a finite number, for example 1.2, got {gamma!r}; the standard "
+            f"deviation is d_in**(-gamma)."
+        )
+    runs = 1 if model.runs is None else model.runs
+    if isinstance(generator, torch.Generator):
+        generators = [generator] * runs
+    else:
+        generators = list(generator)
+        if len(generators) != runs:
+            raise ValueError(
+                f"generator: expected one or one per run ({runs}), got {len(generators)}."
+            )
+    fan_in = model.fan_in()
+    for run, source in enumerate(generators):
+        for name, parameter in model.named_parameters():
+            target = parameter if model.runs is None else parameter[run]
+            draw = torch.randn(
+                target.shape, generator=source, dtype=torch.float64, device=source.device
+            )
+            target.copy_(draw * fan_in[name] ** -gamma)
+    return model

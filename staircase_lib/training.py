@@ -1,0 +1,293 @@
+"""Full-batch training of all seeds of an experiment as one batch.
+
+The loop is written out: measure and save *before* each step, so that step 0 and the last step are
+both there. The loss is the weighted mean cross-entropy over the whole task unless a minibatch
+size is asked for. Metrics are tidy rows (seed, step, metric, value). In full-batch training a step
+is an epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from staircase_lib.models import AttentionOnly, EmbeddingFFN
+from staircase_lib.tasks import Task
+
+__all__ = ["Run", "TrainConfig", "snapshot_steps", "train"]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of a training run.
+
+    Attributes
+    ----------
+    steps : int
+        Optimizer steps; epochs when full-batch.
+    lr : float
+        Learning rate, constant.
+    optimizer : {"sgd", "adamw"}
+        ``"sgd"`` with ``batch_size=None`` is gradient descent.
+    momentum, weight_decay, betas, eps
+        As in torch. AdamW's ``eps`` matters under small initialization, where gradients are of
+        its size.
+    batch_size : int, optional
+        None: the full batch. Otherwise rows are drawn by their weights, with replacement, from a
+        generator of (seed, step); each run has its own rows.
+    snapshot_every : int
+        Snapshots at steps 0, 1, 2, 4, ... below this spacing, then evenly, and at the end.
+    measure_every : int, optional
+        Spacing of the metric rows; they are taken at every snapshot too. Default: snapshots only.
+    record : tuple of str
+        Names of the parameters that a snapshot keeps.
+    stop_accuracy : float, optional
+        Stop early once every run has reached this accuracy at a measured step.
+    """
+
+    steps: int
+    lr: float
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    batch_size: int | None = None
+    snapshot_every: int = 100
+    measure_every: int | None = None
+    record: tuple[str, ...] = ("W_E",)
+    stop_accuracy: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.optimizer not in ("sgd", "adamw"):
+            raise ValueError(f"optimizer: expected 'sgd' or 'adamw', got {self.optimizer!r}.")
+        for name in ("steps", "snapshot_every", "batch_size", "measure_every"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name}: expected a positive integer, got {value!r}.")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
+                raise ValueError(
+                    f"{field.name}: expected a finite number not below zero, got {value!r}."
+                )
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a training run leaves behind.
+
+    Attributes
+    ----------
+    config : TrainConfig
+    seeds : tuple of int
+        Labels of the ``R`` runs.
+    metrics : DataFrame
+        Tidy rows: ``seed``, ``step``, ``metric`` (``loss`` or ``accuracy``), ``value``.
+    steps : int64 array, shape (S,)
+        Snapshot steps.
+    snapshots : dict of arrays, each of shape (S, R, ...)
+        Recorded parameters before the step of the same index.
+    """
+
+    config: TrainConfig
+    seeds: tuple[int, ...]
+    metrics: pd.DataFrame
+    steps: NDArray[np.int64]
+    snapshots: dict[str, NDArray[np.floating]]
+
+    def at(self, step: int) -> int:
+        """Index of the last snapshot that is not after ``step``."""
+        if step < 0:
+            raise ValueError(f"step: expected a step of the run, 0 or later, got {step}.")
+        return int(np.searchsorted(self.steps, step, side="right")) - 1
+
+    def metric(self, name: str) -> pd.DataFrame:
+        """One metric as a table: a row a measured step, a column a seed."""
+        rows = self.metrics[self.metrics["metric"] == name]
+        if rows.empty:
+            raise KeyError(
+                f"no metric {name!r}; this run has {sorted(self.metrics['metric'].unique())}."
+            )
+        table = rows.pivot(index="step", columns="seed", values="value")
+        return table.reindex(columns=list(self.seeds))
+
+    def onset(self, level: float, metric: str = "accuracy") -> pd.DataFrame:
+        """First measured step at which a metric reaches a level.
+
+        Parameters
+        ----------
+        level : float
+        metric : str
+
+        Returns
+        -------
+        DataFrame
+            Columns ``seed``, ``step``, ``censored``: True where the run ended before, and then
+            ``step`` is its last.
+        """
+        table = self.metric(metric)
+        reached = (table >= level).to_numpy()
+        censored = ~reached.any(axis=0)
+        first = np.where(censored, len(table) - 1, reached.argmax(axis=0))
+        return pd.DataFrame(
+            {"seed": self.seeds, "step": table.index.to_numpy()[first], "censored": censored}
+        )
+
+
+def snapshot_steps(steps: int, every: int) -> NDArray[np.int64]:
+    """Steps 0, 1, 2, 4, ... below ``every``, then its multiples, and the last step."""
+    doubling = {0} | {2**k for k in range(every.bit_length()) if 2**k < every}
+    chosen = doubling | set(range(every, steps + 1, every)) | {steps}
+    return np.array(sorted(s for s in chosen if s <= steps), dtype=np.int64)
+
+
+def _optimizer(parameters: list[Tensor], config: TrainConfig) -> torch.optim.Optimizer:
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(
+            parameters, config.lr, momentum=config.momentum, weight_decay=config.weight_decay
+        )
+    return torch.optim.AdamW(
+        parameters, config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
+    )
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of each row; logits (..., n, V), labels (n,) or (..., n)."""
+    index = labels.expand(logits.shape[:-1]).unsqueeze(-1)
+    return logits.logsumexp(-1) - logits.gather(-1, index).squeeze(-1)
+
+
+def train(
+    model: EmbeddingFFN | AttentionOnly,
+    task: Task,
+    config: TrainConfig,
+    seeds: tuple[int, ...] | None = None,
+) -> Run:
+    """Train an initialized model in place on a task.
+
+    Parameters
+    ----------
+    model : EmbeddingFFN or AttentionOnly
+        With ``runs=R``, all runs train at once; the gradient of each is that of its own loss.
+    task : Task
+    config : TrainConfig
+    seeds : tuple of int, optional
+        Labels of the runs in the tables, and the seeds of their minibatches. Default: 0, 1, ...
+
+    Returns
+    -------
+    Run
+
+    Raises
+    ------
+    ValueError
+        If the model's vocabulary is not the task's or a recorded name is no parameter.
+    FloatingPointError
+        If a loss is not finite at a measured step; names the step and the seeds.
+    """
+    if model.vocab_size != task.vocab_size:
+        raise ValueError(
+            f"model: expected the task's vocabulary of {task.vocab_size}, got {model.vocab_size}."
+        )
+    named = dict(model.named_parameters())
+    unknown = [name for name in config.record if name not in named]
+    if unknown:
+        raise ValueError(f"record: expected names out of {sorted(named)}, got {unknown}.")
+    runs = 1 if model.runs is None else model.runs
+    seeds = tuple(range(runs)) if seeds is None else tuple(int(s) for s in seeds)
+    if len(seeds) != runs or len(set(seeds)) != runs:
+        raise ValueError(f"seeds: expected {runs} distinct ones, one a run, got {seeds}.")
+
+    first = next(iter(named.values()))
+    device, dtype = first.device, first.dtype
+    tokens = torch.tensor(task.tokens, device=device)
+    labels = torch.tensor(task.labels, device=device)
+    weights = torch.tensor(task.weights, device=device, dtype=dtype)
+    optimizer = _optimizer(list(named.values()), config)
+    save = snapshot_steps(config.steps, config.snapshot_every)
+    measure = set(save.tolist())
+    if config.measure_every:
+        measure |= set(range(0, config.steps + 1, config.measure_every))
+    to_save = set(save.tolist())
+
+    kept: dict[str, list[NDArray]] = {name: [] for name in config.record}
+    saved_steps: list[int] = []
+    rows: list[tuple[int, NDArray, NDArray]] = []
+    for step in range(config.steps + 1):
+        logits = model(tokens) if config.batch_size is None or step in measure else None
+        if step in measure:
+            assert logits is not None
+            with torch.no_grad():
+                loss_r = (_cross_entropy(logits, labels) @ weights).reshape(runs)
+                hit = (logits.argmax(-1) == labels).to(dtype) @ weights
+            loss, accuracy = loss_r.double().cpu().numpy(), hit.double().reshape(runs).cpu().numpy()
+            if not np.isfinite(loss).all():
+                bad = [s for s, x in zip(seeds, loss, strict=True) if not math.isfinite(x)]
+                raise FloatingPointError(
+                    f"training of {task.name or 'the task'} diverged: loss is not finite at step "
+                    f"{step} for seeds {bad}; lower lr (now {config.lr}) or the initial scale."
+                )
+            rows.append((step, loss, accuracy))
+        # A run that has reached its goal ends with a snapshot, like one that ran to the end.
+        done = step == config.steps or (
+            config.stop_accuracy is not None
+            and step in measure
+            and bool((rows[-1][2] >= config.stop_accuracy).all())
+        )
+        if step in to_save or done:
+            saved_steps.append(step)
+            for name, values in kept.items():
+                values.append(named[name].detach().cpu().numpy().copy())
+        if done:
+            break
+        if config.batch_size is None:
+            assert logits is not None
+            total = (_cross_entropy(logits, labels) @ weights).sum()
+        else:
+            total = _minibatch_loss(model, tokens, labels, weights, config.batch_size, seeds, step)
+        optimizer.zero_grad(set_to_none=True)
+        total.backward()  # runs share no parameter, so the sum keeps each run's own gradient
+        optimizer.step()
+
+    snapshots = {name: np.stack(values) for name, values in kept.items()}
+    if model.runs is None:
+        snapshots = {name: values[:, None] for name, values in snapshots.items()}
+    return Run(config, seeds, _tidy(rows, seeds), np.array(saved_steps), snapshots)
+
+
+def _minibatch_loss(
+    model: EmbeddingFFN | AttentionOnly,
+    tokens: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    batch_size: int,
+    seeds: tuple[int, ...],
+    step: int,
+) -> Tensor:
+    """Sum over runs of the mean loss on rows drawn by weight from a generator of (seed, step)."""
+    drawn = []
+    for seed in seeds:
+        source = torch.Generator().manual_seed((seed << 32) + step)
+        drawn.append(torch.multinomial(weights.cpu(), batch_size, True, generator=source))
+    rows = torch.stack(drawn).to(tokens.device)  # (R, B)
+    # One forward over the union of rows; each run then reads its own.
+    union, position = torch.unique(rows, return_inverse=True)
+    losses = _cross_entropy(model(tokens[union]), labels[union]).reshape(len(seeds), -1)
+    return losses.gather(1, position).mean(dim=1).sum()
+
+
+def _tidy(rows: list[tuple[int, NDArray, NDArray]], seeds: tuple[int, ...]) -> pd.DataFrame:
+    tables = [
+        pd.DataFrame({"seed": seeds, "step": step, "metric": metric, "value": values})
+        for step, loss, accuracy in rows
+        for metric, values in (("loss", loss), ("accuracy", accuracy))
+    ]
+    return pd.concat(tables, ignore_index=True)
