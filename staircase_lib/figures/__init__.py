@@ -1,0 +1,29 @@
+"""One function a kind of picture: each takes arrays or a table and returns an Altair chart.
+
+Nothing is computed here beyond reshaping, rounding for transport and placing labels; medians
+over seeds are drawn by Vega. Every chart carries a description (its text alternative). Call
+`enable` once a notebook. Tables are tidy: one row a measured value.
+
+Charts of a page that have a slider or a time axis share the current moment: moving a slider
+moves the thin rule in the curves, and the other sliders of the same `clock`.
+"""
+
+from staircase_lib.figures.comparisons import interval_chart, onset_chart
+from staircase_lib.figures.curves import metric_curves, order_shares
+from staircase_lib.figures.distributions import distributions, signature_bars
+from staircase_lib.figures.geometry import pca_scatter, similarity_heatmap
+from staircase_lib.figures.style import ORDER_COLORS, SERIES_COLORS, enable
+
+__all__ = [
+    "ORDER_COLORS",
+    "SERIES_COLORS",
+    "distributions",
+    "enable",
+    "interval_chart",
+    "metric_curves",
+    "onset_chart",
+    "order_shares",
+    "pca_scatter",
+    "signature_bars",
+    "similarity_heatmap",
+]

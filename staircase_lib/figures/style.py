@@ -1,0 +1,248 @@
+"""The look that all charts share, and the renderer that shows them.
+
+One meaning, one look: the colours, the fonts, the time axis, the slider over snapshots and
+the thin rule of the current moment are defined here and nowhere else. Colours that depend
+on the page (text, rules, grid) stand in named styles, which ``book/_assets/charts.js``
+replaces in dark mode; data colours are readable on both grounds.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+VEGALITE_MIME = "application/vnd.vegalite.v5+json"
+TEXT_WIDTH = 688
+"""Width of the book's text column in pixels; no chart is wider."""
+
+ORDER_COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
+"""Okabe–Ito blue, orange, green, purple: signature orders 0, 1, 2, 3, everywhere."""
+SERIES_COLORS = ("#7A889E", "#D55E00", "#2B9AC8", "#9C6B30", "#B5467A", "#7C8A12")
+"""Series that are not signature orders; none of the order colours is reused."""
+DATA_COLOR, MODEL_COLOR = "#9AA6B2", "#D55E00"
+TOKEN_SCHEME = alt.SchemeParams(name="viridis", extent=[0.08, 0.9])
+"""Sequential colours for token numbers; points also get a thin outline in the ink colour."""
+
+_INK, _MUTED = "#24292F", "#57606A"
+_PNG_SCALE = 2
+
+
+@alt.theme.register("staircase", enable=False)
+def look() -> alt.theme.ThemeConfig:
+    """Fonts, sizes and named styles of every chart (light ground)."""
+    font = "Segoe UI, Helvetica Neue, Arial, sans-serif"
+    config = {
+        "font": font,
+        "background": "white",
+        "view": {"stroke": "#D0D7DE"},
+        "title": {"fontSize": 13, "fontWeight": 600, "anchor": "start", "color": _INK, "offset": 8},
+        "axis": {
+            "labelFontSize": 11,
+            "titleFontSize": 12,
+            "titleFontWeight": 400,
+            "labelColor": _INK,
+            "titleColor": _INK,
+            "gridColor": "#E6EAEF",
+            "domainColor": "#8C959F",
+            "tickColor": "#8C959F",
+            "titlePadding": 6,
+        },
+        "legend": {
+            "labelFontSize": 11,
+            "titleFontSize": 11,
+            "titleFontWeight": 400,
+            "labelColor": _INK,
+            "titleColor": _INK,
+        },
+        "header": {"labelColor": _INK, "titleColor": _INK, "labelFontSize": 11},
+        "concat": {"spacing": 20},
+        "style": {
+            "direct-label": {"color": _INK, "fontSize": 11, "align": "left", "baseline": "middle"},
+            "moment": {"color": _INK, "strokeWidth": 1},
+            "threshold": {"color": _MUTED, "strokeWidth": 1.2, "strokeDash": [5, 3]},
+            "threshold-label": {"color": _MUTED, "fontSize": 11, "align": "left"},
+            "token-point": {"stroke": _INK, "strokeWidth": 0.6},
+        },
+    }
+    return {"config": config}  # pyright: ignore[reportReturnType]
+
+
+def enable() -> None:
+    """Show charts as Vega-Lite with a PNG and a text alternative behind them.
+
+    Every chart is displayed as ``application/vnd.vegalite.v5+json`` (JupyterLab and the book
+    draw it), ``image/png`` at twice the size (print, no script) and ``text/plain`` (its
+    description). In Google Colab, Altair's own ``colab`` renderer is used.
+    """
+    alt.theme.enable("staircase")
+    alt.data_transformers.disable_max_rows()
+    if "google.colab" in sys.modules:
+        alt.renderers.enable("colab")
+        return
+    alt.renderers.register("staircase", _mime_bundle)
+    alt.renderers.enable("staircase")
+
+
+def _mime_bundle(spec: dict[str, Any], **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    import vl_convert
+
+    png = vl_convert.vegalite_to_png(
+        spec, vl_version=alt.SCHEMA_VERSION[1:].rpartition(".")[0], scale=_PNG_SCALE,
+        allowed_base_urls=[],
+    )  # fmt: skip
+    width, height = (side // _PNG_SCALE for side in struct.unpack(">II", png[16:24]))
+    bundle = {
+        VEGALITE_MIME: spec,
+        "image/png": base64.b64encode(png).decode(),
+        "text/plain": spec.get("description", "chart"),
+    }
+    return bundle, {"image/png": {"width": width, "height": height}}
+
+
+def finish(
+    chart: Any,
+    description: str,
+    *,
+    clock: str = "",
+    steps: Sequence[int] | None = None,
+    time_title: str = "epoch",
+    square: bool = False,
+    cells: int = 1,
+    canvas: bool = False,
+) -> Any:
+    """Attach the text alternative and what ``charts.js`` needs to know about the chart.
+
+    Parameters
+    ----------
+    chart
+        Any Altair chart.
+    description
+        Text alternative.
+    clock
+        Charts of a page with the same clock share the current moment.
+    steps
+        Steps of the slider's snapshots, if the chart has a slider.
+    time_title
+        What a step is called.
+    square
+        Whether width and height must shrink together on a phone.
+    cells
+        Number of which a panel's width in pixels must stay a multiple.
+    canvas
+        Whether to draw on a canvas (many marks) instead of SVG.
+    """
+    about: dict[str, Any] = {"clock": clock, "square": square, "cells": cells, "canvas": canvas}
+    if steps is not None:
+        about["slider"] = {"param": "snapshot", "steps": list(steps), "label": time_title}
+    return chart.properties(description=description, usermeta={"staircase": about})
+
+
+def slider_params(steps: Sequence[int], at: int | None, time_title: str) -> list[Any]:
+    """Parameters ``steps`` and ``snapshot``, the latter bound to a slider if there is a choice.
+
+    The slider moves over positions, because snapshots are not evenly spaced; the chart's
+    title and the book's slider show the step itself.
+    """
+    position = len(steps) - 1
+    if at is not None:
+        if at not in steps:
+            raise ValueError(
+                f"`at` must be the step of a snapshot; expected one of {list(steps)}, got {at}. "
+                "Choose a recorded step or record a snapshot there."
+            )
+        position = list(steps).index(at)
+    bind: dict[str, Any] = {}
+    if len(steps) > 1:
+        name = f"{time_title} (snapshot) "
+        bind["bind"] = alt.binding_range(min=0, max=len(steps) - 1, step=1, name=name)
+    return [
+        alt.param(name="steps", value=list(steps)),
+        alt.param(name="snapshot", value=position, **bind),
+    ]
+
+
+def moment_title(title: str, time_title: str, *, moving: bool) -> tuple[Any, list[Any]]:
+    """Title that names the current step, with the parameters that it reads."""
+    if not moving:
+        return alt.Title(title) if title else None, []
+    # The texts travel as parameter values, never inside the expression.
+    params = [
+        alt.param(name="heading", value=f"{title} · {time_title} " if title else f"{time_title} ")
+    ]
+    return alt.Title(text=alt.expr("heading + format(steps[snapshot], ',')")), params  # pyright: ignore[reportArgumentType]
+
+
+def moment_rule() -> Any:
+    """Thin rule at the current moment, hidden until a slider of the page has been moved."""
+    return (
+        alt.Chart(alt.Data(values=[{}]))
+        .mark_rule(style="moment", clip=True)
+        .encode(
+            x=alt.XDatum(alt.expr("now"), type="quantitative"),  # pyright: ignore[reportArgumentType]
+            opacity=alt.value(alt.expr("now >= 0 ? 0.7 : 0")),
+            tooltip=alt.value(None),
+        )
+    )
+
+
+def now_param() -> Any:
+    """The step that a slider of the page stands at; negative: none."""
+    return alt.param(name="now", value=-1)
+
+
+def time_axis(steps: np.ndarray, title: str, *, log: bool) -> dict[str, Any]:
+    """Scale and axis for training steps; the logarithmic one has room for step 0."""
+    low, high = float(np.min(steps)), float(np.max(steps))
+    if high <= low:
+        high = low + 1
+    domain = [low, high]
+    if not log:
+        return {
+            "title": title,
+            "scale": alt.Scale(domain=domain, nice=False),
+            "axis": alt.Axis(format=",d", tickCount=6, grid=False),
+        }
+    kind = "log" if low > 0 else "symlog"
+    values = decades(low, high)
+    return {
+        "title": f"{title} (log scale)",
+        "scale": alt.Scale(type=kind, domain=domain, nice=False),
+        "axis": alt.Axis(values=values, format=",d", grid=False, labelOverlap=True),
+    }
+
+
+def value_axis(low: float, high: float, *, log: bool) -> alt.Axis:
+    """Axis of a measured value with few, plain ticks."""
+    if log:
+        return alt.Axis(values=decades(low, high), format=",.6~r")
+    return alt.Axis(tickCount=6)
+
+
+def decades(low: float, high: float) -> list[float]:
+    """Ticks 1, 10, 100, … within ``[low, high]``; also 3, 30, … (and 0) where there is room."""
+    top = int(np.floor(np.log10(high))) if high > 0 else 0
+    bottom = int(np.floor(np.log10(low))) if low > 0 else 0
+    factors = (1, 3) if top - bottom <= 3 else (1,)
+    ticks = [f * 10.0**k for k in range(bottom, top + 1) for f in factors]
+    ticks = [0.0] * (low <= 0) + [t for t in ticks if low <= t <= high]
+    return [int(t) if t == int(t) else t for t in ticks]
+
+
+def tick_positions(labels: Sequence[str], pixels: float) -> tuple[list[int], bool]:
+    """Which of `labels` fit along an axis `pixels` long, and whether they must stand upright.
+
+    Numbers are thinned to every 2nd, 5th, 10th, …; words are kept and turned upright.
+    """
+    room = pixels / max(len(labels), 1)
+    longest = max((len(label) for label in labels), default=1)
+    words = not all(label.lstrip("-").isdigit() for label in labels)
+    upright = words and longest * 6.5 + 4 > room
+    needed = 12.0 if upright else longest * 6.5 + 6
+    every = next(k for k in (1, 2, 5, 10, 20, 50, 100, 10**9) if k * room >= needed)
+    return list(range(0, len(labels), every)), upright
