@@ -1,0 +1,274 @@
+"""Built pages in Chromium: nothing is fetched from elsewhere, nothing fails, charts react.
+
+Looked at are a gallery with every kind of chart, built here with the book's configuration, and
+the pages of the built book where ``_build/html`` is there (``make book`` comes first in
+``.ci/run``). Pages are opened from disk, as a reader without a server does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gallery_site
+import pytest
+from chart_gallery import STEPS
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, sync_playwright
+
+pytestmark = pytest.mark.browser
+
+BOOK = gallery_site.ROOT / "_build" / "html"
+WIDTHS = {"phone": 360, "desktop": 1440}
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+BOOK_PAGES = sorted(
+    str(path.relative_to(BOOK))
+    for path in BOOK.rglob("*.html")
+    if not {"_static", "_sources"} & set(path.parts) and path.name not in ("genindex.html",)
+)
+
+# The cells that Vega has computed for the chart in a box, whatever it calls that table.
+SHOWN_VALUES = """box => {
+  const view = staircaseCharts.drawn.get(box).view;
+  const names = Object.keys(view.getState({ signals: () => false, data: () => true }).data);
+  const tables = names.map((name) => view.data(name));
+  return tables.find((rows) => rows.some?.((row) => "row" in row)).map((row) => row.value);
+}"""
+
+
+@pytest.fixture(scope="session")
+def gallery(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return gallery_site.build(tmp_path_factory.mktemp("gallery"))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chrome")
+    if program is None:
+        pytest.fail(
+            "these tests drive Chromium, and none was found: install Debian's package "
+            "(apt-get install chromium), or name a program in the variable CHROMIUM"
+        )
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+class Visit:
+    """A page, opened with every request to elsewhere blocked and every complaint recorded."""
+
+    def __init__(self, browser: Browser, path: Path, width: int = 1440, **options: Any) -> None:
+        size: Any = {"width": width, "height": 900}
+        self.context = browser.new_context(viewport=size, color_scheme="light", **options)
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        self.context.route("**/*", self._only_from_disk)
+        self.page: Page = self.context.new_page()
+        self.page.on("console", self._note)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("requestfailed", lambda request: self.complaints.append(request.url))
+        self.page.on("dialog", lambda dialog: self._refuse(dialog))
+        self.page.goto(path.as_uri())
+
+    def _only_from_disk(self, route: Route) -> None:
+        if route.request.url.startswith(("file:", "data:", "blob:")):
+            route.continue_()
+        else:
+            self.requests.append(route.request.url)
+            route.abort()
+
+    def _note(self, message: ConsoleMessage) -> None:
+        if message.type == "error" or message.text.startswith("WARN"):  # Vega's own warnings
+            self.complaints.append(message.text)
+
+    def _refuse(self, dialog: Any) -> None:
+        self.complaints.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def draw_all(self) -> None:
+        """Scroll to each chart, as a reader does, and wait until it is drawn."""
+        boxes = self.page.locator(".sc-chart")
+        for k in range(boxes.count()):
+            box = boxes.nth(k)
+            box.scroll_into_view_if_needed()
+            self.page.wait_for_function("box => box.dataset.state", arg=box.element_handle())
+
+    def chart(self, name: str) -> Any:
+        """The box of the gallery's chart `name`, drawn."""
+        box = self.page.locator(f"#fig-{name} .sc-chart")
+        box.scroll_into_view_if_needed()
+        self.page.wait_for_function("box => box.dataset.state", arg=box.element_handle())
+        return box
+
+    def signal(self, box: Any, name: str) -> Any:
+        return box.evaluate("(b, n) => staircaseCharts.drawn.get(b).view.signal(n)", name)
+
+    def close(self) -> None:
+        assert self.complaints == []
+        self.context.close()
+
+    def check(self) -> None:
+        assert self.requests == [], "a page asked another host"
+        assert self.complaints == []
+        states = self.page.locator(".sc-chart").evaluate_all("bs => bs.map(b => b.dataset.state)")
+        assert set(states) <= {"drawn"}, "a chart was not drawn"
+        assert self.page.locator("mjx-merror, [data-mjx-error]").count() == 0
+        overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert self.page.evaluate(overflow) <= 0, "the page scrolls sideways"
+
+
+def look(browser: Browser, path: Path, width: int) -> None:
+    visit = Visit(browser, path, width)
+    visit.page.wait_for_function("!window.MathJax || MathJax.startup.promise.then(() => true)")
+    visit.draw_all()
+    visit.check()
+    visit.context.close()
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.parametrize("page", ["index.html", "charts.html", "curves.html"])
+def test_gallery_page_is_whole(browser: Browser, gallery: Path, page: str, width: int) -> None:
+    look(browser, gallery / page, width)
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.parametrize("page", BOOK_PAGES)
+def test_book_page_is_whole(browser: Browser, page: str, width: int) -> None:
+    look(browser, BOOK / page, width)
+
+
+def test_a_broken_page_is_noticed(browser: Browser, tmp_path: Path) -> None:
+    """Each part of the check can fail."""
+    bad = {
+        "request": '<img src="https://example.org/a.png">',
+        "error": "<script>throw new Error('x')</script>",
+        "sideways": '<div style="width:3000px">x</div>',
+        "formula": "<mjx-merror>x</mjx-merror>",
+        "undrawn": '<div class="sc-chart" data-state="failed"></div>',
+    }
+    for name, body in bad.items():
+        (tmp_path / f"{name}.html").write_text(f"<!doctype html><body>{body}", encoding="utf-8")
+        visit = Visit(browser, tmp_path / f"{name}.html")
+        with pytest.raises(AssertionError):
+            visit.check()
+        visit.context.close()
+
+
+def test_charts_wait_until_they_are_near(browser: Browser, gallery: Path) -> None:
+    visit = Visit(browser, gallery / "charts.html")
+    last = visit.page.locator(".sc-chart").last
+    assert last.get_attribute("data-state") is None
+    assert last.locator(".sc-view").bounding_box()["height"] > 200  # pyright: ignore
+    visit.draw_all()
+    assert last.get_attribute("data-state") == "drawn"
+    visit.close()
+
+
+def test_slider_by_keyboard_changes_the_picture_and_the_other_charts(
+    browser: Browser, gallery: Path
+) -> None:
+    visit = Visit(browser, gallery / "charts.html")
+    box, other = visit.chart("heatmap"), visit.chart("heatmap-panels")
+    curves = visit.chart("accuracy")
+    assert visit.signal(curves, "now") == -1
+    before = box.evaluate(SHOWN_VALUES)
+    slider = box.get_by_role("slider", name="epoch")
+    slider.focus()
+    slider.press("Home")
+    for _ in range(3):
+        slider.press("ArrowRight")
+    assert visit.signal(box, "snapshot") == 3
+    assert slider.get_attribute("aria-valuetext") == f"epoch {STEPS[3]}"
+    assert box.locator("output").inner_text() == str(STEPS[3])
+    assert box.evaluate(SHOWN_VALUES) != before
+    assert visit.signal(other, "snapshot") == 3, "charts of a clock share the moment"
+    assert visit.signal(curves, "now") == STEPS[3]
+    assert other.locator("output").inner_text() == str(STEPS[3])
+    visit.close()
+
+
+def test_moment_is_drawn_in_curves(browser: Browser, gallery: Path) -> None:
+    visit = Visit(browser, gallery / "curves.html")
+    box = visit.chart("loss")
+    assert visit.signal(box, "now") == -1
+    box.evaluate(
+        "async b => { await staircaseCharts.drawn.get(b).view.signal('now', 30).runAsync() }"
+    )
+    rule = box.locator("g.mark-rule line[opacity='0.7'], g.mark-rule line[stroke-opacity='0.7']")
+    assert rule.count() == 1
+    visit.close()
+
+
+def test_theme_changes_colours_and_keeps_the_slider(browser: Browser, gallery: Path) -> None:
+    visit = Visit(browser, gallery / "charts.html")
+    box = visit.chart("scatter")
+    ink = "b => getComputedStyle(b.querySelector('.role-axis-title text')).fill"
+    light = box.evaluate(ink)
+    box.get_by_role("slider").press("Home")
+    drawn = "b => staircaseCharts.drawn.get(b).view"
+    for theme in ("dark", "light"):
+        view = box.evaluate_handle(drawn)
+        visit.page.evaluate("t => { document.documentElement.dataset.theme = t }", theme)
+        visit.page.wait_for_function(
+            "([b, v]) => staircaseCharts.drawn.get(b).view !== v", arg=[box.element_handle(), view]
+        )
+        assert visit.signal(box, "snapshot") == 0
+        assert box.get_by_role("slider").input_value() == "0"
+        assert box.locator("output").inner_text() == "0"
+        assert (box.evaluate(ink) == light) == (theme == "light")
+    visit.close()
+
+
+def test_narrow_charts_fit_their_box(browser: Browser, gallery: Path) -> None:
+    for page in ("charts.html", "curves.html"):
+        visit = Visit(browser, gallery / page, width=360)
+        visit.draw_all()
+        wide = visit.page.locator(".sc-view").evaluate_all(
+            "vs => vs.filter(v => v.scrollWidth > v.clientWidth + 1).map(v => v.ariaLabel)"
+        )
+        assert len(wide) <= 1, wide  # only the chart with a hostile name of 37 letters may scroll
+        visit.close()
+
+
+def test_pictures_stand_in_where_vega_or_scripts_are_missing(
+    browser: Browser, gallery: Path
+) -> None:
+    without = Visit(browser, gallery / "charts.html", java_script_enabled=False)
+    assert without.page.locator(".sc-chart noscript img").first.is_visible()
+    without.context.close()
+    broken = browser.new_context(viewport={"width": 1440, "height": 900})
+    broken.route("**/vega-embed.js*", lambda route: route.abort())
+    page = broken.new_page()
+    page.goto((gallery / "charts.html").as_uri())
+    page.wait_for_selector(".sc-chart[data-state=failed] .sc-picture img")
+    broken.close()
+
+
+def test_undrawn_and_dark_charts_print_as_pictures(browser: Browser, gallery: Path) -> None:
+    visit = Visit(browser, gallery / "charts.html")
+    visit.chart("heatmap")
+    visit.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    visit.page.emulate_media(media="print")
+    boxes = visit.page.locator(".sc-chart")
+    assert boxes.first.locator(".sc-picture").count() == 0  # drawn on a light ground: prints itself
+    assert boxes.last.locator(".sc-picture img").is_visible()
+    assert not boxes.last.locator(".sc-view").is_visible()
+    visit.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert visit.page.locator(".sc-picture").count() == 0
+    visit.close()
+
+
+def test_figures_are_numbered_and_charts_are_named(browser: Browser, gallery: Path) -> None:
+    visit = Visit(browser, gallery / "charts.html")
+    captions = visit.page.locator("figcaption .caption-number").all_inner_texts()
+    assert len(captions) == 7 and all(text.startswith("Fig. ") for text in captions)
+    image = visit.page.get_by_role("img", name="Heatmap of cosine similarity between 20 tokens")
+    assert image.count() == 2
+    assert visit.page.locator(".sc-claim").evaluate("e => getComputedStyle(e).borderLeftColor")
+    visit.close()
