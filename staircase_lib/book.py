@@ -1,0 +1,382 @@
+"""The book: every chapter executed if it has to be, claims gathered in a ledger, pages built by
+Jupyter Book.
+
+Everything of a build lies under ``_build/<profile>/``:
+
+======================  =================================================================
+``executed/*.ipynb``    executed chapters; each carries its own record (see `ChapterRun`)
+``failed/*.ipynb``      chapters that stopped, with the traceback
+``ledger.json``         the claims that the executed chapters measured
+``source/``             what Jupyter Book renders
+======================  =================================================================
+
+The site is ``_build/html/``, that of the profile built last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+
+from . import claims, freshness
+from .notebooks import (
+    BookError,
+    Chapter,
+    Job,
+    Outcome,
+    execute_all,
+    put_outputs_back,
+    read_chapters,
+    resolve_parameters,
+    write_atomically,
+)
+from .pages import render
+
+RECORDED_LEDGER = Path("book/results/ledger.json")
+
+
+def build_folder(root: Path, profile: str) -> Path:
+    """Folder of a profile's build products."""
+    return root / "_build" / profile
+
+
+def ledger_path(root: Path, profile: str) -> Path:
+    """The ledger of a profile's last build."""
+    return build_folder(root, profile) / "ledger.json"
+
+
+def commit(root: Path) -> str:
+    """Short hash of HEAD, ``-dirty`` if tracked files differ from it; ``unknown`` outside git."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    try:
+        head = git("rev-parse", "--short", "HEAD")
+        return (
+            head + ("-dirty" if head and git("status", "--porcelain", "-uno") else "") or "unknown"
+        )
+    except FileNotFoundError:
+        return "unknown"
+
+
+# --- Runs and their records ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ChapterRun:
+    """The record of one execution, kept in the metadata of the executed notebook."""
+
+    chapter: str
+    profile: str
+    parameters: dict[str, Any]
+    parts: dict[str, Any]
+    seconds: float
+    memory_mb: int
+    commit: str
+    date: str
+    versions: dict[str, str]
+
+    @property
+    def key(self) -> str:
+        """Execution key of the run."""
+        return freshness.execution_key(self.parts)
+
+
+def chapter_parts(
+    root: Path, chapter: Chapter, parameters: Mapping[str, Any], ledger: Path | None = None
+) -> dict[str, Any]:
+    """What the outputs of a chapter depend on, see `freshness`; `ledger` is the one it reads."""
+    cells = [
+        cell.source for cell in chapter.code if "parameters" not in cell.metadata.get("tags", ())
+    ]
+    reads = {name: freshness.file_digest(chapter.path.parent / name) for name in chapter.reads}
+    if ledger is not None and reads_ledger(chapter):
+        reads = {
+            name: value
+            for name, value in reads.items()
+            if name != chapter.parameters["ledger_path"]
+        }
+        reads["ledger"] = freshness.file_digest(ledger)
+    return {
+        "cells": freshness.cells_digest(cells),
+        "parameters": {name: value for name, value in parameters.items() if name != "ledger_path"},
+        "modules": freshness.module_digests(root, cells),
+        "requirements": freshness.file_digest(root / "requirements.txt"),
+        "reads": reads,
+    }
+
+
+def reads_ledger(chapter: Chapter) -> bool:
+    """Whether the chapter shows the ledger and thus has to run after all others."""
+    return "ledger_path" in chapter.parameters
+
+
+def executed_path(root: Path, profile: str, chapter: Chapter) -> Path:
+    """Where the executed chapter lies."""
+    return build_folder(root, profile) / "executed" / f"{chapter.name}.ipynb"
+
+
+def last_run(root: Path, profile: str, chapter: Chapter) -> tuple[ChapterRun, NotebookNode] | None:
+    """The last complete execution of a chapter at a profile."""
+    path = executed_path(root, profile, chapter)
+    if not path.is_file():
+        return None
+    notebook = nbformat.read(path, as_version=4)
+    return ChapterRun(**notebook.metadata["staircase_run"]), notebook
+
+
+def staleness(root: Path, profile: str, chapter: Chapter) -> list[str]:
+    """Why a chapter has to be executed, in words; empty if it is fresh."""
+    run = last_run(root, profile, chapter)
+    if run is None:
+        return ["never executed"]
+    parameters = resolve_parameters(chapter, profile)
+    return freshness.changes(
+        run[0].parts, chapter_parts(root, chapter, parameters, ledger_path(root, profile))
+    )
+
+
+def make_job(
+    root: Path,
+    profile: str,
+    chapter: Chapter,
+    output: Path,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Job:
+    """A checked job for `execute_all`, with only the parameters that differ from the defaults."""
+    values = resolve_parameters(chapter, profile, overrides)
+    changed = {name: value for name, value in values.items() if value != chapter.parameters[name]}
+    return Job(chapter, changed, root, output, **options)
+
+
+def keep(outcome: Outcome, profile: str, parts: dict[str, Any], target: Path) -> None:
+    """Write the executed notebook of a successful job, with its record, to `target`."""
+    job = outcome.job
+    run = ChapterRun(
+        chapter=job.chapter.name,
+        profile=profile,
+        parameters={**job.chapter.parameters, **job.parameters},
+        parts=parts,
+        seconds=round(outcome.seconds, 1),
+        memory_mb=outcome.memory_mb,
+        commit=commit(job.root),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions={"python": platform.python_version(), "torch": _version("torch")},
+    )
+    notebook = nbformat.read(job.output, as_version=4)
+    notebook.metadata["staircase_run"] = asdict(run)
+    write_atomically(target, nbformat.writes(notebook))
+    job.output.unlink(missing_ok=True)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def execute_chapters(
+    root: Path, profile: str, chapters: Sequence[Chapter], workers: int, timeout: int
+) -> None:
+    """Execute every stale chapter, those that read the ledger last, and write the ledger in
+    between.
+
+    Raises
+    ------
+    BookError
+        With a line for each chapter that failed. What succeeded is kept.
+    """
+    executable = [chapter for chapter in chapters if chapter.code]
+    first = [chapter for chapter in executable if not reads_ledger(chapter)]
+    last = [chapter for chapter in executable if reads_ledger(chapter)]
+    for chapter in executable:  # refuse bad parameters before anything runs
+        resolve_parameters(chapter, profile)
+    _execute_stale(root, profile, first, workers, timeout, done=0, total=len(executable))
+    write_ledger(root, profile, first)
+    _execute_stale(root, profile, last, workers, timeout, done=len(first), total=len(executable))
+
+
+def _execute_stale(
+    root: Path,
+    profile: str,
+    chapters: Sequence[Chapter],
+    workers: int,
+    timeout: int,
+    *,
+    done: int,
+    total: int,
+) -> None:
+    folder = build_folder(root, profile)
+    ledger = ledger_path(root, profile)
+    jobs, parts = [], {}
+    for chapter in chapters:
+        if not staleness(root, profile, chapter):
+            done += 1
+            print(f"[{done}/{total}] {chapter.name}  fresh", flush=True)
+            continue
+        overrides = {"ledger_path": os.path.relpath(ledger, chapter.path.parent)}
+        job = make_job(
+            root,
+            profile,
+            chapter,
+            folder / "failed" / f"{chapter.name}.ipynb",  # moved from there when it succeeds
+            overrides=overrides if reads_ledger(chapter) else None,
+            timeout=timeout,
+        )
+        # Taken now: a file that changes while the chapter runs makes it stale.
+        parts[chapter.name] = chapter_parts(
+            root, chapter, resolve_parameters(chapter, profile), ledger
+        )
+        jobs.append(job)
+    failures, started, left = [], done, len(jobs)
+    for event in execute_all(jobs, workers):
+        if isinstance(event, Job):
+            started += 1
+            print(f"[{started}/{total}] {event.chapter.name}  running…", flush=True)
+            continue
+        left -= 1
+        chapter = event.job.chapter
+        if event.failure is None:
+            keep(event, profile, parts[chapter.name], executed_path(root, profile, chapter))
+            print(f"      {chapter.name}  done in {event.seconds:.0f} s, {left} left", flush=True)
+        else:
+            failures.append(
+                f"{event.failure}\n  as far as it came: {event.job.output.relative_to(root)}"
+            )
+            print(
+                f"      {chapter.name}  FAILED after {event.seconds:.0f} s, {left} left", flush=True
+            )
+    if failures:
+        raise BookError("\n".join(failures))
+
+
+# --- Claims --------------------------------------------------------------------------------------
+
+
+def claim_rows(root: Path, profile: str, chapter: Chapter) -> list[dict[str, Any]]:
+    """Ledger rows that a chapter's last execution showed, with where and how they were measured."""
+    found = last_run(root, profile, chapter)
+    if found is None:
+        return []
+    run, notebook = found
+    rows = []
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            row = output.get("data", {}).get(claims.CLAIM_MIME)
+            if row is not None:
+                rows.append(
+                    {
+                        **row,
+                        "profile": profile,
+                        "commit": run.commit,
+                        "evidence": f"{chapter.name}.html#{row['evidence']}",
+                        "chapter": chapter.name,
+                        "key": freshness.ledger_key(run.parts),
+                    }
+                )
+    return rows
+
+
+def write_ledger(root: Path, profile: str, chapters: Sequence[Chapter]) -> None:
+    """Merge the claims of all chapters into the profile's ledger, sorted by id."""
+    rows: dict[str, dict[str, Any]] = {}
+    for chapter in chapters:
+        for row in claim_rows(root, profile, chapter):
+            if row["id"] in rows:
+                raise BookError(
+                    f"claim {row['id']} is measured in {rows[row['id']]['chapter']} and in "
+                    f"{chapter.name}; expected one place, remove the other"
+                )
+            rows[row["id"]] = row
+    ordered = sorted(rows.values(), key=lambda row: _claim_order(row["id"]))
+    write_atomically(
+        ledger_path(root, profile), json.dumps(ordered, indent=1, ensure_ascii=False) + "\n"
+    )
+
+
+def _claim_order(claim: str) -> list[tuple[int, str]]:
+    """Sort key that puts 4.10 behind 4.9, and letters behind numbers."""
+    return [(int(part), "") if part.isdigit() else (10**6, part) for part in claim.split(".")]
+
+
+def read_ledger(root: Path, profile: str | None) -> list[dict[str, Any]]:
+    """The recorded ledger, or that of the last build at `profile`."""
+    path = ledger_path(root, profile) if profile else root / RECORDED_LEDGER
+    try:
+        return claims.read_ledger(path).rows
+    except (FileNotFoundError, ValueError) as error:
+        raise BookError(str(error)) from None
+
+
+def record(root: Path) -> int:
+    """Copy the ledger of a complete, fresh ``cpu`` build to ``book/results/``; returns its size."""
+    stale = [
+        f"{chapter.name}: {'; '.join(reasons)}"
+        for chapter in read_chapters(root)
+        if chapter.code and (reasons := staleness(root, "cpu", chapter))
+    ]
+    if stale:
+        raise BookError(
+            "Not recorded, chapters are stale; run `make book` first.\n" + "\n".join(stale)
+        )
+    rows = read_ledger(root, "cpu")
+    write_atomically(root / RECORDED_LEDGER, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    return len(rows)
+
+
+# --- The site -------------------------------------------------------------------------------------
+
+
+def build_book(root: Path, profile: str, workers: int, timeout: int) -> Path:
+    """Execute what is stale and render the site; returns its first page.
+
+    Raises
+    ------
+    BookError
+        If a chapter fails or a page is broken.
+    """
+    chapters = read_chapters(root)
+    execute_chapters(root, profile, chapters, workers, timeout)
+    executed = {}
+    for chapter in chapters:
+        found = last_run(root, profile, chapter) if chapter.code else None
+        if found is not None:
+            executed[chapter.path] = put_outputs_back(chapter, found[1])
+    return render(root, profile, executed)
+
+
+# --- Status --------------------------------------------------------------------------------------
+
+
+def status_rows(root: Path, profile: str) -> list[dict[str, Any]]:
+    """For each executable chapter: fresh or why not, and how its last execution went."""
+    rows = []
+    for chapter in read_chapters(root):
+        if not chapter.code:
+            continue
+        found = last_run(root, profile, chapter)
+        row: dict[str, Any] = {"chapter": chapter.name, "stale": staleness(root, profile, chapter)}
+        if found is not None:
+            run = found[0]
+            row |= {
+                name: getattr(run, name)
+                for name in ("seconds", "memory_mb", "commit", "date", "versions")
+            }
+        rows.append(row)
+    return rows
