@@ -1,0 +1,141 @@
+"""The command line, and what each module of the library may import."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from project import REPOSITORY, chapter, code, command, make_project
+
+LIBRARY = REPOSITORY / "staircase_lib"
+
+# Third-party packages and own modules that a module may import, wherever the statement stands.
+MAY_IMPORT = {
+    "__init__": set(),
+    "tasks": {"numpy"},
+    "signatures": {"numpy", "scipy", "tasks"},
+    "models": {"torch", "numpy"},
+    "training": {"torch", "numpy", "pandas", "tasks", "models"},
+    "gradients": {"torch", "numpy", "tasks", "models", "signatures"},
+    "alignment": {"numpy", "scipy", "sklearn"},
+    "claims": {"numpy"},
+    "figures": {"altair", "vl_convert", "numpy", "pandas", "alignment", "claims", "figures"},
+    "chart_renderer": {"docutils", "myst_nb"},
+    "freshness": set(),
+    "notebooks": {"papermill", "jupytext", "nbformat", "traitlets", "yaml"},
+    "pages": {"nbformat", "yaml", "freshness", "notebooks"},
+    "book": {"nbformat", "claims", "freshness", "notebooks", "pages"},
+    "__main__": {"book", "claims", "notebooks"},
+}
+
+
+def imports(path: Path) -> set[str]:
+    """Third-party packages and own modules, by first name, that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            inside_package = path.parent != LIBRARY and node.level == 1
+            base = node.module or ""
+            if inside_package:
+                found.add(f"staircase_lib.{path.parent.name}")
+            elif node.level or base == "staircase_lib":
+                names = [base] if node.level and base else [alias.name for alias in node.names]
+                found |= {f"staircase_lib.{name}" for name in names}
+            else:
+                found.add(base)
+    own = {name.split(".")[1] for name in found if name.startswith("staircase_lib.")}
+    others = {name.split(".")[0] for name in found} - {"staircase_lib"}
+    return own | (others - set(sys.stdlib_module_names))
+
+
+def module_files() -> list[tuple[str, Path]]:
+    files = [path for path in LIBRARY.rglob("*.py")]
+    return [(path.relative_to(LIBRARY).parts[0].removesuffix(".py"), path) for path in files]
+
+
+@pytest.mark.parametrize(
+    ("module", "path"), module_files(), ids=lambda x: x if isinstance(x, str) else x.stem
+)
+def test_modules_import_only_what_they_may(module, path):
+    assert module in MAY_IMPORT, f"{module}: say in MAY_IMPORT what it may import"
+    assert imports(path) <= MAY_IMPORT[module]
+
+
+def test_a_forbidden_import_would_be_seen(tmp_path):
+    file = tmp_path / "signatures.py"
+    file.write_text("def f():\n    from .tasks import Task\n    import torch.nn as nn\n")
+    assert "torch" in imports(file)
+
+
+@pytest.mark.parametrize("module", ["tasks", "signatures", "claims", "__main__"])
+def test_light_modules_load_nothing_heavy(module):
+    heavy = "{'torch', 'papermill', 'altair', 'jupytext', 'sklearn'}"
+    program = f"import sys, staircase_lib.{module}; print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "set()", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", [(), ("run",), ("book",), ("claims",), ("status",), ("record",)])
+def test_every_command_has_help_with_its_exit_codes(tmp_path, name):
+    done = command(tmp_path, *name, "--help")
+    assert done.returncode == 0 and "exit codes:" in done.stdout
+
+
+def test_wrong_usage_exits_with_2(tmp_path):
+    assert command(tmp_path, "build").returncode == 2
+    assert command(tmp_path, "run", "x", "--profile", "huge").returncode == 2
+
+
+def test_outside_a_clone_the_message_says_what_to_do(tmp_path):
+    done = command(tmp_path, "status")
+    assert done.returncode == 1 and "run this command in a clone of the book" in done.stderr
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return make_project(tmp_path, {"04_feed_forward": chapter("F", code("print('seen')"))})
+
+
+def test_unknown_chapter_names_the_nearest(project):
+    done = command(project, "run", "feed_forwrd")
+    assert done.returncode == 1 and "did you mean 04_feed_forward?" in done.stderr
+
+
+def test_status_tells_fresh_from_stale_and_why(project):
+    assert "never executed" in command(project, "status", check=True).stdout
+    command(project, "book")  # executes; there is no configuration to render pages with
+    fresh = command(project, "status", check=True).stdout
+    assert "04_feed_forward          fresh" in fresh and "MB, python 3." in fresh
+    (project / "requirements.txt").write_text("numpy==2.4.7\n")
+    assert "requirements changed" in command(project, "status", check=True).stdout
+
+
+def test_claims_prints_the_recorded_ledger_or_says_how_to_make_it(project):
+    missing = command(project, "claims")
+    assert missing.returncode == 1 and "make record" in missing.stderr
+    row = {"id": "4.1", "statement": "It holds", "statistic": "median r_0", "value": 0.987654}
+    row |= {"low": None, "high": 1.0, "seeds": 10, "threshold": "≥ 0.98", "verdict": "partly"}
+    row |= {"profile": "cpu", "commit": "abc1234", "evidence": "04_feed_forward.html#claim-4-1"}
+    ledger = project / "book/results/ledger.json"
+    ledger.parent.mkdir()
+    ledger.write_text(json.dumps([row]))
+    assert json.loads(command(project, "claims", "--json", check=True).stdout) == [row]
+    table = command(project, "claims", check=True).stdout
+    for part in ("4.1", "partly", "0.9877 [undefined, 1]", "≥ 0.98", "10 seeds"):
+        assert part in table
+
+
+def test_record_refuses_stale_chapters(project):
+    done = command(project, "record")
+    assert done.returncode == 1 and "04_feed_forward: never executed" in done.stderr
+
+
+def test_show_prints_what_the_cells_print(project):
+    done = command(project, "run", "feed_forward", "--show", "--output", "out", check=True)
+    assert "seen" in done.stdout
