@@ -20,12 +20,13 @@ from itertools import combinations
 from math import comb
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from staircase_lib.models import EmbeddingFFN
 from staircase_lib.tasks import Task
 
-__all__ = ["gradient_by_order"]
+__all__ = ["gradient_by_order", "order_shares"]
 
 
 def _slope(model: EmbeddingFFN, z: Tensor) -> Tensor:
@@ -106,3 +107,33 @@ def gradient_by_order(model: EmbeddingFFN, task: Task, *, block: int = 4096) -> 
                     part += sign * summed[i][q]
                 gathered[m].index_add_(-2, tokens[:, i], part * back)
     return gathered @ W_in.transpose(-1, -2)
+
+
+def order_shares(parts: Tensor, tokens: ArrayLike, *, centred: bool = True) -> Tensor:
+    r"""Share of each order in the gradient of some tokens' embeddings.
+
+    .. math:: \frac{\lVert G^{(m)}\rVert}{\sum_k\lVert G^{(k)}\rVert}
+
+    with the Frobenius norm over the tokens' rows. Parts of different orders may point against each
+    other, so these are shares of what is pushed, not of what remains.
+
+    Parameters
+    ----------
+    parts : Tensor, shape (L, V, d) or (L, R, V, d)
+        From :func:`gradient_by_order`.
+    tokens : array of int, shape (A,)
+        The tokens whose rows count.
+    centred : bool
+        Subtract the mean over the tokens first: what is left tells the tokens apart.
+
+    Returns
+    -------
+    Tensor, shape (L,) or (L, R)
+        Sums to one over the orders; zeros where every part vanishes.
+    """
+    rows = parts[..., torch.as_tensor(tokens), :]
+    if centred:
+        rows = rows - rows.mean(dim=-2, keepdim=True)
+    norms = torch.linalg.matrix_norm(rows)
+    total = norms.sum(dim=0)
+    return norms / torch.where(total > 0, total, torch.ones_like(total))

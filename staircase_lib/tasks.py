@@ -189,10 +189,7 @@ def from_arrays(
     _in_vocabulary(tokens, "tokens", vocab_size)
     _in_vocabulary(labels, "labels", vocab_size)
 
-    if weights is None:
-        probability = np.full(n, 1.0 / n)
-    else:
-        probability = _normalised(weights, n)
+    probability = np.full(n, 1.0 / n) if weights is None else _normalised(weights, n)
 
     occurring = np.unique(tokens[probability > 0])
     if anchors is None:
@@ -316,6 +313,7 @@ def modular_addition(
     n_contexts: int | None = 100,
     modulus: int | None = None,
     length: int = 2,
+    vocab_size: int | None = None,
 ) -> Task:
     r"""Modular addition :math:`y=(a_1+\dots+a_{L-1}+x)\bmod M` (section 4 of the paper).
 
@@ -330,6 +328,10 @@ def modular_addition(
     modulus : int, optional
         Default: ``n_contexts``, or ``n_anchors`` for shared tokens.
     length : int
+    vocab_size : int, optional
+        Default: the smallest that holds all tokens. With every token a label and all labels
+        equally likely, an untrained model's uniform output is already the zeroth-order answer,
+        and order zero has nothing to drive.
 
     Returns
     -------
@@ -341,7 +343,11 @@ def modular_addition(
     slots = _number_slots(n_anchors, n_contexts, length)
     tokens, sums = _sums(slots, 0 if n_contexts is None else n_anchors)
     return from_arrays(
-        tokens, sums % modulus, anchors=np.arange(n_anchors), name=f"modular addition, M={modulus}"
+        tokens,
+        sums % modulus,
+        vocab_size=vocab_size,
+        anchors=np.arange(n_anchors),
+        name=f"modular addition, M={modulus}",
     )
 
 

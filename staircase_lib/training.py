@@ -21,7 +21,7 @@ from torch import Tensor
 from staircase_lib.models import AttentionOnly, EmbeddingFFN
 from staircase_lib.tasks import Task
 
-__all__ = ["Run", "TrainConfig", "snapshot_steps", "train"]
+__all__ = ["Run", "TrainConfig", "restore_", "snapshot_steps", "train"]
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,40 @@ class Run:
         return pd.DataFrame(
             {"seed": self.seeds, "step": table.index.to_numpy()[first], "censored": censored}
         )
+
+
+@torch.no_grad()
+def restore_(model: EmbeddingFFN | AttentionOnly, run: Run, index: int) -> None:
+    """Set a model's parameters to those of a snapshot.
+
+    Parameters
+    ----------
+    model : EmbeddingFFN or AttentionOnly
+        Of the run's shapes; its precision may be another one, for instance float64 to decompose
+        the gradients of a float32 run exactly.
+    run : Run
+        Must have recorded every parameter.
+    index : int
+        Position in ``run.steps``.
+
+    Raises
+    ------
+    ValueError
+        If a parameter was not recorded or has another shape.
+    """
+    for name, parameter in model.named_parameters():
+        if name not in run.snapshots:
+            raise ValueError(
+                f"{name}: not in the run's snapshots, which hold {sorted(run.snapshots)}; "
+                f"add it to TrainConfig(record=...)."
+            )
+        stored = run.snapshots[name][index]
+        stored = stored[0] if model.runs is None and len(run.seeds) == 1 else stored
+        if stored.shape != tuple(parameter.shape):
+            raise ValueError(
+                f"{name}: expected shape {tuple(parameter.shape)}, the snapshot has {stored.shape}."
+            )
+        parameter.copy_(torch.tensor(stored))
 
 
 def snapshot_steps(steps: int, every: int) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """The decomposition by order against automatic differentiation and against the formula."""
 
 from itertools import product
-from math import comb, factorial
+from math import factorial
 
 import pytest
 import torch
@@ -107,9 +107,19 @@ def test_small_initialization_orders_the_orders():
     assert norms[1][1] / norms[1][0] < norms[0][1] / norms[0][0] / 10
 
 
-def test_shares_count_each_pair_of_orders_once():
-    """binom(L-1, m) sets of size m: all slopes equal to one are counted in order 0 only."""
-    assert sum((-1) ** (2 - q) * comb(2 - q, 2 - q) * comb(2, q) for q in range(3)) == 0
+def test_shares_sum_to_one_and_centring_removes_what_tokens_share():
+    task = TASKS["length three"]  # its zeroth-order signature is the same for all anchors
+    model = models.EmbeddingFFN(task.vocab_size, 64, dtype=F64, runs=2)
+    models.initialize_(model, 1.3, models.seeded((0, 1)))
+    parts = gradients.gradient_by_order(model, task)
+    raw = gradients.order_shares(parts, task.anchors, centred=False)
+    centred = gradients.order_shares(parts, task.anchors)
+    for shares in (raw, centred):
+        assert shares.shape == (3, 2)
+        torch.testing.assert_close(shares.sum(0), torch.ones(2, dtype=F64))
+    assert (centred[0] < raw[0]).all()
+    nothing = gradients.order_shares(torch.zeros(3, 4, 5), [0, 1])
+    assert nothing.tolist() == [0, 0, 0]
 
 
 def test_bad_input():

@@ -120,6 +120,19 @@ def test_stored_trajectory():
     np.testing.assert_allclose(run.snapshots["W_E"].std(axis=(2, 3)), stored["std_W_E"], rtol=1e-9)
 
 
+def test_a_snapshot_is_restored_in_another_precision():
+    config = training.TrainConfig(4, 0.1, record=("W_E", "W_in", "W_U"))
+    run = training.train(model((0, 1)), TASK, config)
+    double = models.EmbeddingFFN(TASK.vocab_size, 8, runs=2)
+    training.restore_(double, run, -1)
+    np.testing.assert_allclose(double.W_E.detach(), run.snapshots["W_E"][-1], rtol=1e-6)
+    only_embeddings = training.train(model((0, 1)), TASK, training.TrainConfig(1, 0.1))
+    with pytest.raises(ValueError, match="W_in: not in the run's snapshots"):
+        training.restore_(double, only_embeddings, -1)
+    with pytest.raises(ValueError, match="expected shape"):
+        training.restore_(models.EmbeddingFFN(TASK.vocab_size, 9, runs=2), run, -1)
+
+
 def test_divergence_is_named_not_plotted():
     with pytest.raises(FloatingPointError, match=r"finite at step \d+ for seeds \[0\]; lower lr"):
         training.train(model((0,), gamma=0.0), TASK, training.TrainConfig(200, 1e6, "sgd"))
