@@ -347,6 +347,8 @@ def _execute(job: Job, sender: Connection) -> None:
                 stdout_file=sys.stdout if job.show else None,
                 stderr_file=sys.stderr if job.show else None,
             )
+    except KeyboardInterrupt:
+        return  # the parent is interrupted as well, and says so
     except Exception as exception:  # whatever it is, it is told as the chapter's failure
         error = exception
     seconds = time.monotonic() - started

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -219,7 +220,7 @@ def test_a_claim_measured_twice_is_refused(tmp_path):
 def test_plain_jupyter_book_executes_and_fails_where_it_has_to(tmp_path, cell):
     root = make_project(tmp_path, {"introduction": chapter("Introduction", code(cell))})
     add_site(root)
-    program = REPOSITORY / ".venv/bin/jupyter-book"
+    program = Path(sys.executable).with_name("jupyter-book")
     done = run([str(program), "build", "."], root)
     assert (done.returncode == 0) == (cell == "1"), done.stdout + done.stderr
     if cell == "1":

@@ -55,7 +55,7 @@ def imports(path: Path) -> set[str]:
 
 
 def module_files() -> list[tuple[str, Path]]:
-    files = [path for path in LIBRARY.rglob("*.py")]
+    files = sorted(LIBRARY.rglob("*.py"))
     return [(path.relative_to(LIBRARY).parts[0].removesuffix(".py"), path) for path in files]
 
 
