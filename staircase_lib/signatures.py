@@ -25,7 +25,13 @@ from scipy.sparse import coo_array
 
 from staircase_lib.tasks import Task
 
-__all__ = ["context_signature", "fourier_component", "label_signature", "project"]
+__all__ = [
+    "attention_signature",
+    "context_signature",
+    "fourier_component",
+    "label_signature",
+    "project",
+]
 
 #: Dense arrays above this many bytes are refused with advice to ask for a sparse one.
 MAX_DENSE_BYTES = 4 * 2**30
@@ -152,6 +158,59 @@ def context_signature(
         of ones with shape (A,).
     """
     return _signature(task, order, tokens, False, sparse)  # type: ignore[return-value]
+
+
+def attention_signature(
+    task: Task, attention: ArrayLike, tokens: ArrayLike | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    r"""Position-specific label signatures, each sequence counted by its attention on the token.
+
+    .. math:: A_{\alpha,l}=\sum_{s:\,x_{s,l}=\alpha}w_s\,a_{s,l},\qquad
+              \tilde S_{\alpha,l}(y)=
+              \frac1{A_{\alpha,l}}\sum_{s:\,x_{s,l}=\alpha,\,y_s=y}w_s\,a_{s,l}
+
+    Parameters
+    ----------
+    task : Task
+    attention : float array, shape (n, L)
+        Non-negative weight of each position in each sequence. Uniform attention leaves the plain
+        position-specific signature :math:`P(y\mid x_l=\alpha)`.
+    tokens : array of int, optional
+        Asked tokens; default: the task's anchors.
+
+    Returns
+    -------
+    mass : float64 array, shape (A, L)
+        Attention mass that each token receives at each position.
+    signature : float64 array, shape (A, L, V)
+        Each row sums to one; zeros where the mass is zero.
+
+    Raises
+    ------
+    ValueError
+        If the attention is negative, not finite or of another shape, or a token is unknown.
+
+    Notes
+    -----
+    Section 5.1 of the paper (claim 5.2).
+    """
+    a = np.asarray(attention, dtype=np.float64)
+    if a.shape != task.tokens.shape or not np.isfinite(a).all() or (a < 0).any():
+        raise ValueError(
+            f"attention: expected finite, non-negative weights of shape {task.tokens.shape}, one a "
+            f"position of every sequence, got shape {a.shape}; take them from model.attention."
+        )
+    asked = _asked_tokens(task, tokens)
+    row_of = np.full(task.vocab_size, -1)
+    row_of[asked] = np.arange(len(asked))
+    joint = np.zeros((len(asked), task.length, task.vocab_size))
+    for position in range(task.length):
+        rows = row_of[task.tokens[:, position]]
+        here = rows >= 0
+        weight = task.weights[here] * a[here, position]
+        np.add.at(joint, (rows[here], position, task.labels[here]), weight)
+    mass = joint.sum(axis=-1)
+    return mass, joint / np.where(mass > 0, mass, 1.0)[..., None]
 
 
 def _check_slots(signature: NDArray[np.float64]) -> None:

@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "models": {"torch", "numpy"},
     "training": {"torch", "numpy", "pandas", "tasks", "models"},
     "gradients": {"torch", "numpy", "tasks", "models", "signatures"},
+    "stairs": {"torch", "numpy", "scipy", "tasks", "models", "signatures"},
     "alignment": {"numpy", "scipy", "sklearn"},
     "claims": {"numpy"},
     "figures": {"altair", "vl_convert", "numpy", "pandas", "alignment", "claims", "figures"},

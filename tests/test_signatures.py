@@ -143,3 +143,29 @@ def test_bad_input():
         signatures.label_signature(big, 2)
     with pytest.raises(ValueError, match="at least one context slot"):
         signatures.project(signatures.label_signature(task, 0), np.ones((7, 1)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(small_tasks(), st.integers(0, 10**6))
+def test_attention_signature_is_the_weighted_count(task, seed):
+    attention = np.random.default_rng(seed).random(task.tokens.shape)
+    mass, signature = signatures.attention_signature(task, attention)
+    for row, token in enumerate(task.anchors):
+        for position in range(task.length):
+            here = task.tokens[:, position] == token
+            weight = task.weights * attention[:, position] * here
+            assert mass[row, position] == pytest.approx(weight.sum())
+            joint = np.bincount(task.labels, weights=weight, minlength=task.vocab_size)
+            np.testing.assert_allclose(mass[row, position] * signature[row, position], joint)
+    # Uniform attention, positions put together again: the zeroth-order signature.
+    mass, signature = signatures.attention_signature(task, np.ones(task.tokens.shape))
+    together = (mass[..., None] * signature).sum(1) / mass.sum(1)[:, None]
+    np.testing.assert_allclose(together, signatures.label_signature(task, 0), atol=1e-14)
+
+
+def test_attention_must_fit_the_task():
+    task = tasks.addition(2, 3)
+    with pytest.raises(ValueError, match=r"shape \(6, 2\).*got shape \(6, 3\)"):
+        signatures.attention_signature(task, np.ones((6, 3)))
+    with pytest.raises(ValueError, match="non-negative"):
+        signatures.attention_signature(task, -np.ones((6, 2)))
