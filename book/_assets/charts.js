@@ -109,7 +109,14 @@
     let fitted = spec;
     let result = await embed(box, fitted, about);
     if (drawnWidth(host) > room && fitted.concat && fitted.concat.length > 1) {
-      fitted = { ...fitted, columns: 1 };
+      const columns = Math.min(fitted.columns || fitted.concat.length, fitted.concat.length);
+      const excess = Math.ceil((drawnWidth(host) - room) / columns);
+      const panel = fitted.concat[0].width || 0;
+      // Panels that need to give up little stay side by side; otherwise they stack.
+      fitted =
+        excess <= 0.35 * panel
+          ? narrower(fitted, excess, about)
+          : { ...fitted, columns: 1 };
       result.finalize();
       result = await embed(box, fitted, about);
     }

@@ -182,7 +182,7 @@ def signature_bars(
             y=alt.Y("p:Q", title=None, axis=alt.Axis(tickCount=2, grid=False)),
             color=alt.Color("token:O", scale=alt.Scale(scheme=style.TOKEN_SCHEME), legend=None),
             row=alt.Row(
-                "token:O", title=None, spacing=6,
+                "token:O", title=None, spacing=14,
                 header=alt.Header(
                     labelExpr="tokens[datum.value]", labelAngle=0, labelAlign="left",
                     labelOrient="left", labelPadding=6,
