@@ -162,7 +162,7 @@ class ClaimRow:
             f'<span class="sc-verdict">{row["verdict"]}</span><br>'
             f"{html.escape(row['statement'])}</p>",
             "<table><thead><tr><th>statistic</th><th>value</th><th>interval</th>"
-            "<th>seeds</th><th>threshold</th><th>verdict</th></tr></thead><tbody>",
+            "<th>cases</th><th>threshold</th><th>verdict</th></tr></thead><tbody>",
         ]
         for check in row["checks"]:
             lines.append(_table_row(html.escape(check["statistic"]), check, check["verdict"]))
@@ -280,7 +280,7 @@ class Ledger:
 
     def _repr_html_(self) -> str:
         head = "<tr><th>claim</th><th>statement</th><th>statistic</th><th>value</th>"
-        head += "<th>interval</th><th>seeds</th><th>threshold</th><th>verdict</th></tr>"
+        head += "<th>interval</th><th>cases</th><th>threshold</th><th>verdict</th></tr>"
         body = []
         for row in self.rows:
             link = f'<a href="{html.escape(row["evidence"], quote=True)}">{row["id"]}</a>'
@@ -697,8 +697,8 @@ CLAIMS: dict[str, Claim] = _declared(
         (
             Check(
                 "sum",
-                "largest relative difference between the sum of the orders and the gradient, at "
-                "every snapshot",
+                "largest difference between the sum of the orders and the gradient at any snapshot, "
+                "relative to what the shares are shares of",
                 "<=",
                 1e-12,
                 _EXACT,
