@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "gradients": {"torch", "numpy", "tasks", "models", "signatures"},
     "stairs": {"torch", "numpy", "scipy", "tasks", "models", "signatures"},
     "alignment": {"numpy", "scipy", "sklearn"},
+    "derivations": {"sympy", "derivations"},
     "claims": {"numpy"},
     "figures": {"altair", "vl_convert", "numpy", "pandas", "alignment", "claims", "figures"},
     "chart_renderer": {"docutils", "myst_nb"},
