@@ -114,6 +114,10 @@ def chapter_parts(
         "cells": freshness.cells_digest(cells),
         "parameters": {name: value for name, value in parameters.items() if name != "ledger_path"},
         "modules": freshness.module_digests(root, cells),
+        "claims": {
+            name: freshness.digest(repr(claims.CLAIMS.get(name)))
+            for name in freshness.measured_claims(cells)
+        },
         "requirements": freshness.file_digest(root / "requirements.txt"),
         "reads": reads,
     }

@@ -8,6 +8,7 @@ What a chapter computes from is described by its *parts*, a dictionary of digest
 ``parameters``  the values that they run with
 ``modules``     the modules of the library that they import, directly or through others
 ``requirements``  ``requirements.txt``
+``claims``      the declarations of the claims that they measure: statistics and thresholds
 ``reads``       the result files that the chapter declares
 ==============  =========================================================================
 
@@ -48,8 +49,9 @@ def execution_key(parts: Mapping[str, Any]) -> str:
 
 
 def ledger_key(parts: Mapping[str, Any]) -> str:
-    """Digest of what a claim's value depends on by its mathematics: cells, parameters, modules."""
-    return execution_key({name: parts[name] for name in ("cells", "parameters", "modules")})
+    """Digest of what a claim's value and verdict depend on: cells, parameters, modules, claims."""
+    kept = ("cells", "parameters", "modules", "claims")
+    return execution_key({name: parts[name] for name in kept})
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -125,6 +127,18 @@ def _canonical(node: Any) -> str:
         if not empty or (isinstance(node, ast.Constant) and name == "value"):
             fields.append(f"{name}={_canonical(value)}")
     return f"{type(node).__name__}({','.join(fields)})"
+
+
+def measured_claims(cells: Iterable[str]) -> list[str]:
+    """Ids of the claims that the cells measure: literal first arguments of ``….measure(…)``."""
+    found = set()
+    for node in (node for source in cells for node in _statements(source)):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(attr="measure"), args=[ast.Constant(value=str(name)), *_]
+            ):
+                found.add(name)
+    return sorted(found)
 
 
 # --- Imports -------------------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 from project import chapter, code, command, make_project
 
-from staircase_lib import book, freshness, notebooks
+from staircase_lib import book, claims, freshness, notebooks
 from staircase_lib.notebooks import BookError, ParameterError
 
 PROFILES = "staircase:\n  profiles:\n    smoke: {seeds: 2}\n  reads: [results/table.json]\n"
@@ -153,6 +154,21 @@ def test_a_result_that_is_read_changes_the_execution_key_alone(project):
     after = parts(project)
     assert freshness.changes(before, after) == ["reads changed: results/table.json"]
     assert freshness.ledger_key(before) == freshness.ledger_key(after)
+
+
+def test_a_threshold_changes_the_key_of_the_chapter_that_measures_it(project, monkeypatch):
+    chapter = project / "book/04_feed_forward.md"
+    edit(chapter, "train(seeds)", 'claims.measure("0.1", {"r": train(seeds)})')
+    declared = claims.Claim("0.1", "0", "A claim", (claims.Check("r", "r", ">=", 0.9, "plan"),))
+    monkeypatch.setattr(claims, "CLAIMS", {"0.1": declared})
+    before = parts(project)
+    assert list(before["claims"]) == ["0.1"]
+    monkeypatch.setitem(claims.CLAIMS, "0.2", dataclasses.replace(declared, id="0.2"))
+    assert parts(project) == before
+    loosened = dataclasses.replace(declared.checks[0], bound=0.5)
+    monkeypatch.setitem(claims.CLAIMS, "0.1", dataclasses.replace(declared, checks=(loosened,)))
+    assert freshness.changes(before, parts(project)) == ["claims changed: 0.1"]
+    assert freshness.ledger_key(before) != freshness.ledger_key(parts(project))
 
 
 def test_profile_changes_the_key(project):
