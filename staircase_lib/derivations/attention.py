@@ -28,6 +28,7 @@ __all__ = [
     "derived_parts",
     "descent",
     "residual_values",
+    "score_slope",
     "theorem_3",
     "value_signature",
 ]
@@ -96,6 +97,28 @@ class Attention:
         for i, a in enumerate(weights):
             mixed += a * values.row(i)
         return list(mixed * self.V * self.U)
+
+
+def score_slope(length: int) -> tuple[sp.Expr, sp.Expr]:
+    r"""How an average under attention moves with the first score.
+
+    .. math:: \frac{\partial}{\partial s_j}\sum_la_ly_l=a_j\Big(y_j-\sum_la_ly_l\Big)
+
+    Returns
+    -------
+    derived, stated : Expr
+        Left side for :math:`j=1`, by differentiating the softmax, and right side, in the symbols
+        :math:`s_l,y_l`.
+
+    Notes
+    -----
+    The step that brings :math:`h_l-\bar h` into the key and query parts of Theorem 3.
+    """
+    s = [entry("s", i + 1) for i in range(length)]
+    y = [entry("y", i + 1) for i in range(length)]
+    weights = softmax(s)
+    mean = sp.Add(*(a * each for a, each in zip(weights, y, strict=True)))
+    return sp.diff(mean, s[0]), weights[0] * (y[0] - mean)
 
 
 def _logits(model: Attention, tokens: Sequence[int]) -> list[sp.Expr]:

@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sympy as sp
+from sympy.core.function import AppliedUndef
 
 from .feed_forward import activation
 from .notation import LETTERS, entry
 from .softmax import softmax
 
-__all__ = ["PATHS", "Block", "descent", "derived_parts", "path_parts", "rms_norm", "scalar_chain"]
+__all__ = ["PATHS", "Block", "descent", "derived_parts", "path_parts", "rms_norm", "scalar_chain", "with_primes"]
 
 PATHS = ("direct", "attention", "ffn")
 
@@ -53,6 +54,21 @@ def scalar_chain() -> tuple[sp.Expr, dict[str, sp.Expr]]:
     wrote_a = sp.diff(A(e), e)
     wrote_f = at(sp.diff(F(u), u), u, stream_u) * (1 + wrote_a)
     return gradient, {"direct": read, "attention": read * wrote_a, "ffn": read * wrote_f}
+
+
+def with_primes(expression: sp.Expr) -> sp.Expr:
+    """Derivatives of unknown functions as primed symbols, wherever they are taken."""
+    slopes = [
+        node
+        for node in expression.atoms(sp.Subs, sp.Derivative)
+        if isinstance(node, sp.Subs) or isinstance(node.variables[0], sp.Symbol)
+    ]
+    names = {}
+    for node in slopes:
+        function = (node.expr if isinstance(node, sp.Subs) else node).atoms(AppliedUndef)
+        outer = max(function, key=lambda applied: len(applied.atoms(AppliedUndef)))
+        names[node] = sp.Symbol(f"{outer.func.__name__}'")
+    return expression.xreplace(names)
 
 
 def rms_norm(x: sp.Matrix) -> sp.Matrix:
