@@ -80,38 +80,37 @@ def _scaled_powers(z: Tensor, top: int) -> list[Tensor]:
     return powers
 
 
-def _times_positive(series: list[Tensor], powers: list[Tensor]) -> list[Tensor]:
-    """A series times the positive powers of one further factor, to the same degree."""
-    zero = torch.zeros_like(powers[0])
-    return [
-        sum((series[n - r] * powers[r] for r in range(1, n + 1)), zero) for n in range(len(series))
-    ]
+def _add_product(
+    total: list[Tensor], series: list[Tensor], powers: list[Tensor], lowest: int
+) -> None:
+    """Add a series times the positive powers of one further factor, in place and to the same
+    degree; terms of the series below ``lowest`` are known to vanish."""
+    for n in range(lowest + 1, len(total)):
+        for r in range(1, n - lowest + 1):
+            total[n].addcmul_(series[n - r], powers[r])
 
 
 def _slope_of(series: list[Tensor], coefficients: list[float]) -> Tensor:
     r""":math:`\sum_k k\,c_k\,(k-1)!\,s_{k-1}`: the slope whose powers a series lists."""
-    return sum(
-        (
-            c * factorial(n + 1) * s
-            for n, (c, s) in enumerate(zip(coefficients, series, strict=True))
-        ),
-        torch.zeros_like(series[0]),
-    )
+    slope = torch.zeros_like(series[0])
+    for n, (c, s) in enumerate(zip(coefficients, series, strict=True)):
+        slope.add_(s, alpha=c * factorial(n + 1))
+    return slope
 
 
 def _slopes_by_formula(coefficients: list[float], z: list[Tensor]) -> list[list[Tensor]]:
     """The same as :func:`_slopes_by_inclusion` for a polynomial, its monomials added up: nothing
     cancels, so that high orders keep their digits however small the embeddings are."""
+    length, degrees = len(z), range(len(coefficients))
     powers = [_scaled_powers(x, len(coefficients) - 1) for x in z]
     parts = []
-    for i in range(len(z)):
-        none = [torch.zeros_like(z[0])] * len(coefficients)
-        by_order = [powers[i]] + [none] * (len(z) - 1)
-        for j in range(len(z)):
+    for i in range(length):
+        by_order = [powers[i]]
+        by_order += [[torch.zeros_like(z[0]) for _ in degrees] for _ in range(length - 1)]
+        for j in range(length):
             if j != i:
-                for m in range(len(z) - 1, 0, -1):  # position j joins the sets of m - 1 others
-                    joined = _times_positive(by_order[m - 1], powers[j])
-                    by_order[m] = [a + b for a, b in zip(by_order[m], joined, strict=True)]
+                for m in range(length - 1, 0, -1):  # position j joins the sets of m - 1 others
+                    _add_product(by_order[m], by_order[m - 1], powers[j], m - 1)
         parts.append([_slope_of(series, coefficients) for series in by_order])
     return parts
 
@@ -171,6 +170,7 @@ def gradient_by_order(model: EmbeddingFFN, task: Task, *, block: int = 4096) -> 
     Theorem 1 of the paper. A polynomial's monomials are added up; for any other activation the
     slope is needed once for each of the :math:`2^L-1` non-empty sets of positions, shared by all
     orders, and orders smaller than the rounding of order 0 are lost.
+    At :math:`L=4` this costs about ten backward passes (one core, :math:`d=128`, :math:`K=4`).
     """
     _check(model, EmbeddingFFN, task)
     W_E, W_in, W_U = model.W_E, model.W_in, model.W_U
@@ -261,8 +261,10 @@ def gradient_from_signatures(model: EmbeddingFFN, task: Task, *, block: int = 16
             a = torch.tensor(occurring, device=W_E.device)[a]
             z = [projected.index_select(-2, token) for token in (a, *x)]
             series = _scaled_powers(z[0], len(c) - 1)
-            for factor in z[1:]:
-                series = _times_positive(series, _scaled_powers(factor, len(c) - 1))
+            for slots, factor in enumerate(z[1:]):
+                longer = [torch.zeros_like(z[0]) for _ in c]
+                _add_product(longer, series, _scaled_powers(factor, len(c) - 1), slots)
+                series = longer
             slope = comb(task.length - 1, m) * _slope_of(series, c)
             weight = torch.tensor(value[rows], device=W_E.device, dtype=W_E.dtype)[:, None]
             gathered[m].index_add_(-2, a, weight * slope * push.index_select(-2, y))

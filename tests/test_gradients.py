@@ -153,6 +153,24 @@ def test_formula_and_inclusion_exclusion_agree(name):
         assert not torch.allclose(one[i][m], wrong[i][m], rtol=1e-6)
 
 
+def test_the_slope_is_evaluated_once_for_each_set_of_positions():
+    task = TASKS["repeats and weights"]  # length four
+    model = models.EmbeddingFFN(task.vocab_size, 5, dtype=F64)
+    models.initialize_(model, 0.5, torch.Generator().manual_seed(0))
+    calls, sigma = [], model.sigma
+
+    def counting(z):
+        calls.append(z.shape)
+        return sigma(z)
+
+    model.sigma = counting
+    gradients.gradient_by_order(model, task)
+    assert len(calls) == 2**4 - 1 + 1  # the sets, and the logits
+    calls.clear()
+    gradients.gradient_by_order(model, task, block=2)
+    assert {shape[0] for shape in calls} == {1, 2}  # three rows; never more than a block at once
+
+
 def test_high_orders_of_a_polynomial_survive_a_small_start():
     """Order 2 is 1e-20 of order 0 here; by inclusion–exclusion it would be rounding."""
     task = TASKS["length three"]
