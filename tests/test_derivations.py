@@ -124,8 +124,8 @@ def test_symbolic_signatures_are_those_of_the_library():
 
 
 def test_slot_gap():
-    gap = joint.slot_gap(4)
-    assert vanishes(gap.lhs - gap.rhs) and not vanishes(gap.lhs - gap.rhs / 2)
+    square, squares, pairs = joint.slot_gap(4)
+    assert vanishes(square - squares - pairs) and not vanishes(square - squares - pairs / 2)
 
 
 # --- Theorem 1 -----------------------------------------------------------------------------------

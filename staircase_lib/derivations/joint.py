@@ -6,9 +6,6 @@ return :math:`P(\alpha)\,S^{(m)}_\alpha`, the probability that a uniformly drawn
 :math:`\alpha` *and* the label and context are as given.
 """
 
-# SymPy's annotations leave open what its constructors return.
-# pyright: reportReturnType=false
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -103,17 +100,16 @@ def squared_norm(signature: Signature) -> sp.Expr:
     return sp.Add(*(value**2 for value in signature.values()))
 
 
-def slot_gap(size: int) -> sp.Eq:
-    r"""Square of a sum against the sum of squares over one slot.
+def slot_gap(size: int) -> tuple[sp.Expr, sp.Expr, sp.Expr]:
+    r"""Square of a sum, sum of squares and mixed products over one slot.
 
-    .. math:: \Big(\sum_xa_x\Big)^2-\sum_xa_x^2=2\sum_{x<x'}a_xa_{x'}
+    .. math:: \Big(\sum_xa_x\Big)^2=\sum_xa_x^2+2\sum_{x<x'}a_xa_{x'}
 
-    Non-negative whenever the :math:`a_x` are: why a norm cannot grow with the order.
+    The last is non-negative whenever the :math:`a_x` are: why a norm cannot grow with the order.
     """
     a = [entry("a", x) for x in range(size)]
     pairs = sp.Add(*(2 * a[i] * a[j] for i in range(size) for j in range(i + 1, size)))
-    gap = sp.Add(sp.Add(*a) ** 2, *(-(x**2) for x in a))
-    return sp.Eq(gap, pairs, evaluate=False)
+    return sp.Add(*a) ** 2, sp.Add(*(x**2 for x in a)), pairs
 
 
 def norm_gap(signature: Signature) -> sp.Expr:

@@ -10,6 +10,9 @@ FFN wrote, and the gradient is the sum of the three ways back to the embedding. 
 rule can be read; :class:`Block` writes everything out, normalisation included, for a small width.
 """
 
+# SymPy's annotations leave open what its methods return.
+# pyright: reportReturnType=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -22,7 +25,16 @@ from .feed_forward import activation
 from .notation import LETTERS, entry
 from .softmax import softmax
 
-__all__ = ["PATHS", "Block", "descent", "derived_parts", "path_parts", "rms_norm", "scalar_chain", "with_primes"]
+__all__ = [
+    "PATHS",
+    "Block",
+    "descent",
+    "derived_parts",
+    "path_parts",
+    "rms_norm",
+    "scalar_chain",
+    "with_primes",
+]
 
 PATHS = ("direct", "attention", "ffn")
 
