@@ -73,7 +73,7 @@ def escape_constant(nodes: int = 128) -> float:
 
     .. math:: \ddot a=\big(2|a|^2+WW^\top\big)a-a_0\,(a_0\cdot a)\quad(W\text{ at its start}),
 
-    because the flow conserves :math:`EE^\top`-type differences of neighbouring layers. As the width
+    because the flow conserves :math:`E^\top E-WW^\top` and :math:`W^\top W-UU^\top`. As the width
     grows, the spectrum of :math:`WW^\top` becomes that of Marchenko and Pastur, and
     :math:`a=\varphi(WW^\top)a_0+\psi(WW^\top)\dot a_0` with one ordinary differential equation for
     each point of the spectrum.
