@@ -125,7 +125,10 @@ class Visit:
 
 def look(browser: Browser, path: Path, width: int) -> None:
     visit = Visit(browser, path, width)
-    visit.page.wait_for_function("!window.MathJax || MathJax.startup.promise.then(() => true)")
+    visit.page.wait_for_selector("#main-content")  # index.html passes on to the first chapter
+    visit.page.wait_for_function(
+        "!window.MathJax || MathJax.startup?.promise?.then(() => true)"  # a bare object at first
+    )
     visit.draw_all()
     visit.check()
     visit.context.close()
