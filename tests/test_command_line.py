@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "stairs": {"torch", "numpy", "scipy", "tasks", "models", "signatures"},
     "alignment": {"numpy", "scipy", "sklearn"},
     "derivations": {"sympy", "derivations"},
+    "language": {"torch", "numpy", "tasks", "models", "language"},
     "claims": {"numpy"},
     "figures": {"altair", "vl_convert", "numpy", "pandas", "alignment", "claims", "figures"},
     "chart_renderer": {"docutils", "myst_nb"},
