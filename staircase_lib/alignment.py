@@ -225,7 +225,7 @@ def fit_probe(
     similarity : float array, shape (n, n)
         The target, usually the embeddings' cosine similarities.
     folds : int
-        At least 2, at most ``n``; the paper uses five.
+        At least 2, at most ``n / 2``; the paper uses five.
     rank : int
         Number of probe vectors, their features side by side; ignored for order zero.
     ridge : float

@@ -72,7 +72,10 @@ class Check:
     @property
     def threshold(self) -> str:
         """The threshold as a reader sees it, for example ``≥ 0.98``."""
-        return f"{'≥' if self.relation == '>=' else '≤'} {self.bound:g}"
+        bound = f"{self.bound:g}"
+        if bound == "1" and self.bound < 1:
+            bound = f"1 − {1 - self.bound:.0e}"
+        return f"{'≥' if self.relation == '>=' else '≤'} {bound}"
 
     def met_by(self, value: float) -> bool:
         """Whether a number meets the threshold; ``nan`` never does."""
@@ -158,9 +161,10 @@ class ClaimRow:
 
     def _html(self) -> str:
         row = self.row
+        anchor = html.escape(row["evidence"])
         lines = [
-            f'<div class="sc-claim" data-verdict="{row["verdict"]}" id="{row["evidence"]}">',
-            f'<p class="sc-claim-head"><strong>Claim {row["id"]}</strong>: '
+            f'<div class="sc-claim" data-verdict="{row["verdict"]}" id="{anchor}">',
+            f'<p class="sc-claim-head"><strong>Claim {html.escape(row["id"])}</strong>: '
             f'<span class="sc-verdict">{row["verdict"]}</span><br>'
             f"{html.escape(row['statement'])}</p>",
             "<table><thead><tr><th>statistic</th><th>value</th><th>interval</th>"
@@ -185,9 +189,17 @@ class ClaimRow:
         return f"claim {row['id']}: {row['value']} ({row['threshold']}): {row['verdict']}"
 
 
+def _numbers(entry: Mapping[str, Any]) -> list[str]:
+    """Cells of value, interval, cases and threshold."""
+    value, low, high = (
+        f'<span class="sc-number">{format_number(entry[k])}</span>'
+        for k in ("value", "low", "high")
+    )
+    return [value, f"{low} – {high}", f"{entry['seeds']:,}", html.escape(entry["threshold"])]
+
+
 def _table_row(label: str, entry: Mapping[str, Any], outcome: str) -> str:
-    interval = f"{format_number(entry['low'])} – {format_number(entry['high'])}"
-    cells = [label, format_number(entry["value"]), interval, entry["seeds"], entry["threshold"]]
+    cells = [label, *_numbers(entry)]
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in [*cells, outcome]) + "</tr>"
 
 
@@ -285,17 +297,15 @@ class Ledger:
         head += "<th>interval</th><th>cases</th><th>threshold</th><th>verdict</th></tr>"
         body = []
         for row in self.rows:
-            link = f'<a href="{html.escape(row["evidence"], quote=True)}">{row["id"]}</a>'
-            interval = f"{format_number(row['low'])} – {format_number(row['high'])}"
+            # The check that decides: the first that was missed, or the leading one.
+            shown = next((c for c in row["checks"] if c["verdict"] != "reproduced"), row)
+            verdict = html.escape(row["verdict"])
             cells = [
-                link,
+                f'<a href="{html.escape(row["evidence"])}">{html.escape(row["id"])}</a>',
                 html.escape(row["statement"]),
-                html.escape(row["statistic"]),
-                format_number(row["value"]),
-                interval,
-                row["seeds"],
-                row["threshold"],
-                f'<span class="sc-verdict" data-verdict="{row["verdict"]}">{row["verdict"]}</span>',
+                html.escape(shown["statistic"]),
+                *_numbers(shown),
+                f'<span class="sc-verdict" data-verdict="{verdict}">{verdict}</span>',
             ]
             body.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         return (
@@ -309,6 +319,20 @@ class Ledger:
     def count(self, verdict: str) -> int:
         """Number of rows with a verdict."""
         return sum(row["verdict"] == verdict for row in self.rows)
+
+
+_ROW_TEXTS = ("id", "statement", "statistic", "threshold", "verdict", "evidence")
+
+
+def _check_row(row: Any) -> None:
+    """Whether a row read from a file can be shown; raises TypeError or KeyError if not."""
+    for entry in (row, *row["checks"]):
+        for name in ("value", "low", "high"):
+            if entry[name] is not None and not isinstance(entry[name], (int, float)):
+                raise TypeError(f"{name} is {entry[name]!r}, not a number")
+    for name in _ROW_TEXTS:
+        if not isinstance(row[name], str):
+            raise TypeError(f"{name} is {row[name]!r}, not text")
 
 
 def read_ledger(path: str | Path) -> Ledger:
@@ -328,8 +352,10 @@ def read_ledger(path: str | Path) -> Ledger:
         )
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(rows, list) or not all(isinstance(row["id"], str) for row in rows):
-            raise TypeError("not a list of rows with ids")
+        if not isinstance(rows, list):
+            raise TypeError("not a list")
+        for row in rows:
+            _check_row(row)
     except (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError) as error:
         raise ValueError(f"{path}: expected a list of claim rows in JSON, got: {error}.") from error
     return Ledger(rows)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +61,8 @@ def _activation(activation: Activation) -> Callable[[Tensor], Tensor]:
 
 def _sizes(**sizes: int | None) -> None:
     for key, value in sizes.items():
-        if value is not None and (not isinstance(value, int) or value < 1):
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if value is not None and not (whole and value >= 1):
             raise ValueError(f"{key}: expected a positive integer, got {value!r}.")
 
 
@@ -265,7 +267,7 @@ def initialize_(
     Section 3.3 of the paper. Numbers are drawn in float64 on the generator's device and cast, so
     that models of both precisions start alike.
     """
-    if not isinstance(gamma, (int, float)) or not math.isfinite(gamma):
+    if not isinstance(gamma, Real) or not math.isfinite(gamma):
         raise ValueError(
             f"gamma: expected a finite number, for example 1.2, got {gamma!r}; the standard "
             f"deviation is d_in**(-gamma)."

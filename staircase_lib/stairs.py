@@ -241,7 +241,8 @@ def gradient_flow(
     Raises
     ------
     ValueError
-        If the model is not in float64 or has a run axis.
+        If the model is not in float64, has a run axis or another vocabulary, or the time is not
+        finite and positive.
     RuntimeError
         If the solver gives up.
     """
@@ -250,6 +251,12 @@ def gradient_flow(
             f"model: expected a single model in torch.float64, got {model.W_E.dtype} with "
             f"runs={model.runs}; an ordinary differential equation is solved to many digits."
         )
+    if model.vocab_size != task.vocab_size:
+        raise ValueError(
+            f"model: expected the task's vocabulary of {task.vocab_size}, got {model.vocab_size}."
+        )
+    if not (np.isfinite(until) and until > 0):
+        raise ValueError(f"until: expected a finite time above zero, got {until!r}.")
     tokens, labels = torch.tensor(task.tokens), torch.tensor(task.labels)
     weights = torch.tensor(task.weights)
     shapes = [p.shape for p in model.parameters()]

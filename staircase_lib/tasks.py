@@ -93,12 +93,17 @@ class Task:
 
 
 def _integers(values: ArrayLike, what: str, ndim: int) -> NDArray[np.int64]:
-    array = np.asarray(values)
-    if array.ndim != ndim:
-        shape = "(n, L)" if ndim == 2 else "(n,)"
+    shape = "(n, L)" if ndim == 2 else "(n,)"
+    try:
+        array = np.asarray(values)
+    except ValueError:
         raise ValueError(
-            f"{what}: expected an integer array of shape {shape}, got shape {array.shape}; "
-            f"all rows must have the same length."
+            f"{what}: expected an integer array of shape {shape}, got rows of different lengths; "
+            f"all must have the same number of tokens."
+        ) from None
+    if array.ndim != ndim:
+        raise ValueError(
+            f"{what}: expected an integer array of shape {shape}, got shape {array.shape}."
         )
     if array.size == 0:
         raise ValueError(f"{what}: expected at least one entry, got shape {array.shape}.")
@@ -183,8 +188,8 @@ def from_arrays(
         )
     if vocab_size is None:
         vocab_size = int(max(tokens.max(), labels.max())) + 1
-    elif not isinstance(vocab_size, (int, np.integer)) or vocab_size < 1:
-        raise ValueError(f"vocab_size: expected a positive integer, got {vocab_size!r}.")
+    else:
+        _positive(vocab_size=vocab_size)
     vocab_size = int(vocab_size)
     _in_vocabulary(tokens, "tokens", vocab_size)
     _in_vocabulary(labels, "labels", vocab_size)

@@ -9,7 +9,8 @@ is an epoch.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Literal
 
 import numpy as np
@@ -70,14 +71,17 @@ class TrainConfig:
             raise ValueError(f"optimizer: expected 'sgd' or 'adamw', got {self.optimizer!r}.")
         for name in ("steps", "snapshot_every", "batch_size", "measure_every"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            whole = isinstance(value, Integral) and not isinstance(value, bool)
+            if value is not None and not (whole and int(value) >= 1):
                 raise ValueError(f"{name}: expected a positive integer, got {value!r}.")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
-                raise ValueError(
-                    f"{field.name}: expected a finite number not below zero, got {value!r}."
-                )
+        numbers = {name: getattr(self, name) for name in ("lr", "momentum", "weight_decay", "eps")}
+        for name, value in numbers.items():
+            if not isinstance(value, Real) or not 0 <= float(value) < math.inf:
+                raise ValueError(f"{name}: expected a finite number not below zero, got {value!r}.")
+        if self.stop_accuracy is not None and not 0 < self.stop_accuracy <= 1:
+            raise ValueError(
+                f"stop_accuracy: expected a share above 0, at most 1, got {self.stop_accuracy!r}."
+            )
 
 
 @dataclass(frozen=True)
@@ -223,7 +227,8 @@ def train(
     Raises
     ------
     ValueError
-        If the model's vocabulary is not the task's or a recorded name is no parameter.
+        If the model's vocabulary is not the task's, the model has not been initialized, or a
+        recorded name is no parameter.
     FloatingPointError
         If a loss is not finite at a measured step; names the step and the seeds.
     """
@@ -232,6 +237,8 @@ def train(
             f"model: expected the task's vocabulary of {task.vocab_size}, got {model.vocab_size}."
         )
     named = dict(model.named_parameters())
+    if not any(bool(p.any()) for p in named.values()):
+        raise ValueError("model: every parameter is zero; call models.initialize_ first.")
     unknown = [name for name in config.record if name not in named]
     if unknown:
         raise ValueError(f"record: expected names out of {sorted(named)}, got {unknown}.")

@@ -55,6 +55,20 @@ def test_row_is_strict_json_and_escaped():
     assert row.row["evidence"] == "claim-0-1"
 
 
+def test_the_ledger_shows_the_check_that_was_missed_and_is_inert():
+    row = claims.measure("0.1", {"r": GOOD, "e": [1]}, evidence='"><script>').row
+    page = claims.Ledger([{**row, "id": "<script>"}])._repr_html_()
+    assert "error" in page
+    assert "correlation" not in page
+    assert "<script>" not in page
+    assert "<script>" not in claims.ClaimRow(row)._html()
+
+
+def test_a_bound_close_to_one_is_not_shown_as_one():
+    check = claims.Check("s", "share", ">=", 1 - 1e-12, "for the test")
+    assert check.threshold == "≥ 1 − 1e-12"
+
+
 def test_interval_holds_the_median():
     row = claims.measure("0.1", {"r": [0.9, 0.92, 0.95, 0.97, 0.99], "e": [0]}).row
     assert row["low"] <= row["value"] == 0.95 <= row["high"]
@@ -76,10 +90,11 @@ def test_reading_a_ledger(tmp_path):
     with pytest.raises(FileNotFoundError, match="make book"):
         claims.read_ledger(tmp_path / "none.json")
     broken = tmp_path / "broken.json"
-    broken.write_text('[{"id"')
-    with pytest.raises(ValueError, match="expected a list of claim rows"):
-        claims.read_ledger(broken)
     row = claims.measure("0.1", {"r": GOOD, "e": [0]}).row
+    for text in ('[{"id"', '{"id": "4.1"}', '[{"id": "4.1"}]', json.dumps([{**row, "value": "x"}])):
+        broken.write_text(text)
+        with pytest.raises(ValueError, match="expected a list of claim rows"):
+            claims.read_ledger(broken)
     good = tmp_path / "good.json"
     good.write_text(json.dumps([row]))
     ledger = claims.read_ledger(good)

@@ -114,3 +114,13 @@ def test_flow_wants_a_single_model_in_double_precision():
     ):
         with pytest.raises(ValueError, match=r"single model in torch\.float64"):
             stairs.gradient_flow(model, ADDITION, 1.0)
+
+
+def test_flow_wants_a_time_and_the_task_of_its_model():
+    model = models.EmbeddingFFN(16, 4, dtype=torch.float64)
+    with pytest.raises(ValueError, match="vocabulary of"):
+        stairs.gradient_flow(model, tasks.addition(20, 30), 1.0)
+    model = models.EmbeddingFFN(ADDITION.vocab_size, 4, dtype=torch.float64)
+    for until in (float("nan"), -5.0, 0.0):
+        with pytest.raises(ValueError, match="until: expected a finite time above zero"):
+            stairs.gradient_flow(model, ADDITION, until)

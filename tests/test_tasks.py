@@ -99,6 +99,8 @@ PAIR = [[0, 1], [1, 0]]
         ({"tokens": [[-1, 0]], "labels": [0]}, ValueError, "from -1"),
         ({"tokens": PAIR, "labels": [0, 9], "vocab_size": 3}, ValueError, "labels"),
         ({"tokens": PAIR, "labels": [0]}, ValueError, "one per sequence, that is 2, got 1"),
+        ({"tokens": [[0, 1], [2]], "labels": [0, 1]}, ValueError, "rows of different lengths"),
+        ({"tokens": PAIR, "labels": [0, 1], "vocab_size": True}, ValueError, "positive integer"),
         ({"tokens": [0, 1], "labels": [0, 1]}, ValueError, r"shape \(n, L\)"),
         ({"tokens": [[0.5, 1.0]], "labels": [0]}, TypeError, "integers, got dtype float64"),
         ({"tokens": PAIR, "labels": [0, 1], "weights": [1, -1]}, ValueError, "non-negative.*row 1"),

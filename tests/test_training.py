@@ -160,6 +160,16 @@ def test_bad_input():
         training.TrainConfig(0, 0.1)
     with pytest.raises(ValueError, match="lr: expected a finite number"):
         training.TrainConfig(10, float("nan"))
+    for wrong in ("0.1", -1, np.float32(-1)):
+        with pytest.raises(ValueError, match="lr: expected a finite number"):
+            training.TrainConfig(10, wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="steps: expected a positive integer, got True"):
+        training.TrainConfig(True, 0.1)
+    with pytest.raises(ValueError, match="stop_accuracy: expected a share"):
+        training.TrainConfig(10, 0.1, stop_accuracy=95)
+    with pytest.raises(ValueError, match="zero.*initialize_"):
+        blank = models.EmbeddingFFN(TASK.vocab_size, 8, dtype=F64)
+        training.train(blank, TASK, training.TrainConfig(10, 0.1))
     with pytest.raises(ValueError, match=r"record: expected names out of .*W_X"):
         training.train(model((0,)), TASK, training.TrainConfig(1, 0.1, record=("W_X",)))
     with pytest.raises(ValueError, match="vocabulary of 12, got 4"):

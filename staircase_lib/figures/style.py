@@ -206,7 +206,7 @@ def time_axis(steps: np.ndarray, title: str, *, log: bool) -> dict[str, Any]:
         return {
             "title": title,
             "scale": alt.Scale(domain=domain, nice=False),
-            "axis": alt.Axis(format=",d", tickCount=6, grid=False),
+            "axis": alt.Axis(format=",d", tickCount=6, tickMinStep=1, grid=False),
         }
     kind = "log" if low > 0 else "symlog"
     values = decades(low, high)
