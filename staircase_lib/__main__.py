@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
+import tempfile
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, NoReturn
 
 from .notebooks import CELL_TIMEOUT, PROFILES, BookError, ParameterError, project_root
 
@@ -16,7 +20,9 @@ exit codes:
   0  done; for `run` and `book`: the last cell of every chapter ran
   1  a chapter failed, a page is broken, or something that the command reads is missing
   2  the command line is wrong: unknown option or parameter, value of another type
+  130, 143  interrupted by Ctrl-C, by SIGTERM; no kernel is left running
 """
+BOOK_PACKAGES = ("ipykernel", "jupytext", "nbformat", "papermill", "yaml")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -97,15 +103,26 @@ def make_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
     options = make_parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
+        missing = [name for name in BOOK_PACKAGES if find_spec(name) is None]
+        if missing and options.command != "claims":
+            raise BookError(
+                f"{options.command} needs {', '.join(missing)}, which context-staircase[book] "
+                'brings: in your clone, pip install -e ".[book]"'
+            )
         COMMANDS[options.command](project_root(), options)
     except BookError as error:
         print(error, file=sys.stderr)
         return 2 if isinstance(error, ParameterError) else 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         print("interrupted", file=sys.stderr)
-        return 130
+        return 128 + (interrupt.args or (signal.SIGINT,))[0]
     return 0
+
+
+def _interrupt(number: int, frame: Any) -> NoReturn:
+    raise KeyboardInterrupt(number)
 
 
 def run_chapter(root: Path, options: argparse.Namespace) -> None:
@@ -129,11 +146,16 @@ def run_chapter(root: Path, options: argparse.Namespace) -> None:
     )
     values = {**chapter.parameters, **job.parameters}
     parts = book.chapter_parts(root, chapter, values)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise BookError(f"--output {folder}: cannot write there: {error.strerror}") from None
     print(f"{chapter.name}  running…", flush=True)
     _, outcome = notebooks.execute_all([job], workers=1)
     assert isinstance(outcome, notebooks.Outcome)
     if outcome.failure is not None:
-        raise notebooks.BookError(f"{outcome.failure}\n  as far as it came: {job.output}")
+        raise BookError(outcome.report)
     book.keep(outcome, options.profile, parts, target)
     print(f"{chapter.name}  done in {outcome.seconds:.0f} s: {target}")
 

@@ -19,15 +19,13 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
-
-import nbformat
-from nbformat import NotebookNode
+from typing import TYPE_CHECKING, Any
 
 from . import claims, freshness
 from .notebooks import (
@@ -42,6 +40,9 @@ from .notebooks import (
     write_atomically,
 )
 from .pages import render
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 RECORDED_LEDGER = Path("book/results/ledger.json")
 
@@ -134,12 +135,23 @@ def executed_path(root: Path, profile: str, chapter: Chapter) -> Path:
 
 
 def last_run(root: Path, profile: str, chapter: Chapter) -> tuple[ChapterRun, NotebookNode] | None:
-    """The last complete execution of a chapter at a profile."""
-    path = executed_path(root, profile, chapter)
-    if not path.is_file():
+    """The last execution of a chapter at a profile; None if it is absent, damaged or incomplete."""
+    import nbformat
+
+    try:
+        notebook = nbformat.read(executed_path(root, profile, chapter), as_version=4)
+        run = ChapterRun(**notebook.metadata["staircase_run"])
+        cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        sources = [
+            cell.source
+            for cell in cells
+            if not {"parameters", "injected-parameters"} & set(cell.metadata.get("tags", ()))
+        ]
+        complete = run.parts["cells"] == freshness.cells_digest(sources)
+        f"{run.seconds:.0f} {run.versions.items()}"  # what status prints has to be there
+    except Exception:  # whatever is wrong with it, executing the chapter mends it
         return None
-    notebook = nbformat.read(path, as_version=4)
-    return ChapterRun(**notebook.metadata["staircase_run"]), notebook
+    return (run, notebook) if complete else None
 
 
 def staleness(root: Path, profile: str, chapter: Chapter) -> list[str]:
@@ -170,6 +182,8 @@ def make_job(
 
 def keep(outcome: Outcome, profile: str, parts: dict[str, Any], target: Path) -> None:
     """Write the executed notebook of a successful job, with its record, to `target`."""
+    import nbformat
+
     job = outcome.job
     run = ChapterRun(
         chapter=job.chapter.name,
@@ -260,9 +274,7 @@ def _execute_stale(
             keep(event, profile, parts[chapter.name], executed_path(root, profile, chapter))
             print(f"      {chapter.name}  done in {event.seconds:.0f} s, {left} left", flush=True)
         else:
-            failures.append(
-                f"{event.failure}\n  as far as it came: {event.job.output.relative_to(root)}"
-            )
+            failures.append(event.report)
             print(
                 f"      {chapter.name}  FAILED after {event.seconds:.0f} s, {left} left", flush=True
             )
@@ -347,22 +359,47 @@ def record(root: Path) -> int:
 # --- The site -------------------------------------------------------------------------------------
 
 
+@contextmanager
+def build_lock(root: Path) -> Iterator[None]:
+    """Keep a second build of the same clone out, where the system has file locks."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    path = root / "_build" / ".lock"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise BookError(
+                f"another build is running (pid {file.read()}); wait for it or stop it"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
 def build_book(root: Path, profile: str, workers: int, timeout: int) -> Path:
     """Execute what is stale and render the site; returns its first page.
 
     Raises
     ------
     BookError
-        If a chapter fails or a page is broken.
+        If a chapter fails, a page is broken or another build is running.
     """
     chapters = read_chapters(root)
-    execute_chapters(root, profile, chapters, workers, timeout)
-    executed = {}
-    for chapter in chapters:
-        found = last_run(root, profile, chapter) if chapter.code else None
-        if found is not None:
-            executed[chapter.path] = put_outputs_back(chapter, found[1])
-    return render(root, profile, executed)
+    with build_lock(root):
+        execute_chapters(root, profile, chapters, workers, timeout)
+        executed = {}
+        for chapter in chapters:
+            found = last_run(root, profile, chapter) if chapter.code else None
+            if found is not None:
+                executed[chapter.path] = put_outputs_back(chapter, found[1])
+        return render(root, profile, executed)
 
 
 # --- Status --------------------------------------------------------------------------------------

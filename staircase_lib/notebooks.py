@@ -20,21 +20,21 @@ import difflib
 import json
 import multiprocessing
 import os
+import re
 import resource
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
-if (
-    TYPE_CHECKING
-):  # jupytext, nbformat and papermill are imported where used: --help need not wait for them
+# The packages of the extra `book` are imported where used: --help and claims do without them.
+if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 PROFILES = ("smoke", "cpu", "gpu", "paper")
@@ -110,7 +110,8 @@ def project_root(start: Path | None = None) -> Path:
 
 def toc_pages(root: Path) -> list[str]:
     """Pages that ``_toc.yml`` names, in reading order, without extension and relative to `root`."""
-    pages: list[str] = []
+    text = (root / "_toc.yml").read_text(encoding="utf-8")
+    pages: list[Any] = []
 
     def collect(entry: Any) -> None:
         if isinstance(entry, dict):
@@ -121,8 +122,35 @@ def toc_pages(root: Path) -> list[str]:
             for item in entry:
                 collect(item)
 
-    collect(yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8")))
+    collect(parse_yaml(text, "_toc.yml"))
+    if not pages:
+        raise BookError("_toc.yml names no page; expected `root: book/introduction` at least")
+    for position, page in enumerate(pages):
+        if not page or not isinstance(page, str):
+            problem = f"`file:` or `root:` expects a page such as book/introduction, came {page!r}"
+        elif page.endswith(".md"):
+            problem = f"{page}: write it without .md"
+        elif page in pages[:position]:
+            problem = f"{page} stands there twice; remove one"
+        else:
+            continue
+        entry = rf"[\s-]*(?:file|root):\s*{re.escape(str(page or ''))}\s*"
+        lines = [i for i, line in enumerate(text.splitlines(), 1) if re.fullmatch(entry, line)]
+        raise BookError(f"_toc.yml{f', line {lines[-1]}' if lines else ''}: {problem}")
     return pages
+
+
+def parse_yaml(text: str, place: str, first_line: int = 1) -> Any:
+    """`text` parsed; a mistake in it is a `BookError` that names `place` and the line."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + first_line}" if mark else ""
+        what = getattr(error, "problem", None) or error
+        raise BookError(f"{place}{line}: not valid YAML: {what}") from None
 
 
 def read_chapters(root: Path) -> list[Chapter]:
@@ -137,9 +165,21 @@ def read_chapters(root: Path) -> list[Chapter]:
 def read_chapter(path: Path) -> Chapter:
     """Read one chapter, with the parameters and profiles that it declares."""
     import jupytext
+    import yaml
 
     name = path.stem
-    notebook = jupytext.read(path)
+    text = path.read_text(encoding="utf-8")
+    front: dict[str, Any] = {}
+    header = re.match(r"---\n(.*?\n)---[ \t]*\n", text, re.DOTALL)
+    if header and isinstance(found := parse_yaml(header[1], path.name, first_line=2), dict):
+        front = found
+    declared = _declared(name, front.pop("staircase", None))
+    if header and front:  # without `staircase`: jupytext stumbles over keys that are left empty
+        text = f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n{text[header.end() :]}"
+    try:
+        notebook = jupytext.reads(text, fmt=".md")
+    except Exception as error:  # whatever it is, it is about this text
+        raise BookError(f"{path.name}: jupytext cannot read it: {error!r}") from None
     for index, cell in enumerate(notebook.cells):
         cell["id"] = (
             f"cell-{index}"  # jupytext draws them at random; the same text must give the same pages
@@ -147,16 +187,34 @@ def read_chapter(path: Path) -> Chapter:
     cells = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ())]
     if len(cells) > 1:
         raise BookError(f"{name}: {len(cells)} cells are tagged `parameters`; expected at most one")
-    parameters = parse_parameters(cells[0].source, name) if cells else {}
-    declared = notebook.metadata.get("staircase", {})
-    unknown = set(declared) - {"profiles", "reads"}
-    profiles = {profile: dict(values) for profile, values in declared.get("profiles", {}).items()}
-    if unknown or set(profiles) - set(PROFILES):
+    parameters = {}
+    if cells:
+        parameters = parse_parameters(cells[0].source, name, line_of(cells[0].source, path))
+    return Chapter(name, path, notebook, parameters, *declared)
+
+
+def _declared(name: str, declared: Any) -> tuple[dict[str, dict[str, Any]], tuple[str, ...]]:
+    """Profiles and result files of the front matter's `staircase`; what is left empty is none."""
+    try:
+        declared = dict(declared or {})
+        profiles = {
+            key: dict(values or {}) for key, values in (declared.get("profiles") or {}).items()
+        }
+        reads = declared.get("reads") or []
+        if not isinstance(reads, list) or not all(isinstance(item, str) for item in reads):
+            raise TypeError
+    except (AttributeError, TypeError, ValueError):
+        raise BookError(
+            f"{name}: `staircase` in the front matter expects\n  profiles:\n    smoke: "
+            f"{{seeds: 2}}\n  reads: [results/table.json]\ncame {declared!r}"
+        ) from None
+    unknown = (set(declared) - {"profiles", "reads"}) | (set(profiles) - set(PROFILES))
+    if unknown:
         raise BookError(
             f"{name}: `staircase` in the front matter may hold `profiles` ({', '.join(PROFILES)}) "
-            f"and `reads`; came {', '.join(sorted(unknown | set(profiles) - set(PROFILES)))}"
+            f"and `reads`; came {', '.join(sorted(map(str, unknown)))}"
         )
-    return Chapter(name, path, notebook, parameters, profiles, tuple(declared.get("reads", ())))
+    return profiles, tuple(reads)
 
 
 def find_chapter(chapters: Sequence[Chapter], name: str) -> Chapter:
@@ -173,16 +231,26 @@ def find_chapter(chapters: Sequence[Chapter], name: str) -> Chapter:
 # --- Parameters ----------------------------------------------------------------------------------
 
 
-def parse_parameters(source: str, chapter: str) -> dict[str, Any]:
+def parse_parameters(source: str, chapter: str, start: int | None = None) -> dict[str, Any]:
     """Names and defaults of a parameters cell, read without running it.
+
+    `start` is the line of the chapter's file at which the cell starts, for messages.
 
     Raises
     ------
     BookError
         If a statement is anything but ``name = literal`` or ``name: type = literal``.
     """
+
+    def place(line: int | None) -> str:
+        return chapter if start is None or line is None else f"{chapter}, line {start + line - 1}"
+
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError as error:
+        raise BookError(f"{place(error.lineno)}: the parameters cell: {error.msg}") from None
     parameters: dict[str, Any] = {}
-    for statement in ast.parse(source).body:
+    for statement in statements:
         target, value = None, None
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
             target, value = statement.targets[0], statement.value
@@ -192,11 +260,12 @@ def parse_parameters(source: str, chapter: str) -> dict[str, Any]:
             if not isinstance(target, ast.Name) or value is None or target.id in parameters:
                 raise ValueError
             parameters[target.id] = ast.literal_eval(value)
-        except ValueError:
+        except (TypeError, ValueError):
             line = source.splitlines()[statement.lineno - 1]
             raise BookError(
-                f"{chapter}: the parameters cell may hold only `name = literal`, each name once; "
-                f"came `{line.strip()}`. Compute what follows from a parameter in the next cell."
+                f"{place(statement.lineno)}: the parameters cell may hold only `name = literal`, "
+                f"each name once; came `{line.strip()}`. Compute what follows from a parameter in "
+                "the next cell."
             ) from None
     return parameters
 
@@ -222,11 +291,12 @@ def resolve_parameters(
         try:
             values[name] = _as_type_of(chapter.parameters[name], value)
         except TypeError:
-            expected = type(chapter.parameters[name]).__name__
-            hint = " (YAML reads 1e-3 as text; write 1.0e-3)" if expected == "float" else ""
+            hint = ""
+            if isinstance(value, str) and re.fullmatch(r"[-+.\d]+e[-+]?\d+", value, re.IGNORECASE):
+                hint = "; YAML reads 1e-3 as text, write 1.0e-3"
             raise ParameterError(
-                f"{chapter.name}: parameter {name!r} expects {expected}, came {value!r} "
-                f"({type(value).__name__}){hint}. {_describe(chapter.parameters)}"
+                f"{chapter.name}: parameter {name!r} expects {_kind(chapter.parameters[name])}, "
+                f"came {value!r} ({_kind(value)}){hint}. {_describe(chapter.parameters)}"
             ) from None
     return values
 
@@ -256,12 +326,17 @@ def _as_type_of(default: Any, value: Any) -> Any:
     return value
 
 
+def _kind(value: Any) -> str:
+    """Type of a value in words, of lists with that of their items: ``list of float and str``."""
+    if not isinstance(value, (list, tuple)):
+        return type(value).__name__
+    return "list" + (" of " + " and ".join(sorted(set(map(_kind, value)))) if value else "")
+
+
 def _describe(parameters: Mapping[str, Any]) -> str:
     if not parameters:
         return "This chapter has no parameters."
-    rows = [
-        f"{name} ({type(value).__name__}, default {value!r})" for name, value in parameters.items()
-    ]
+    rows = [f"{name} ({_kind(value)}, default {value!r})" for name, value in parameters.items()]
     return "Its parameters: " + ", ".join(rows) + "."
 
 
@@ -289,33 +364,66 @@ class Outcome:
     memory_mb: int
     failure: str | None
 
+    @property
+    def report(self) -> str:
+        """The failure, and where the notebook is as far as it came."""
+        output = self.job.output
+        kept = f"\n  as far as it came: {os.path.relpath(output)}" if output.is_file() else ""
+        return f"{self.failure}{kept}"
+
 
 def execute_all(jobs: Sequence[Job], workers: int) -> Iterator[Job | Outcome]:
-    """Execute jobs in up to `workers` processes; yields jobs as they start, outcomes at the end."""
+    """Execute jobs in up to `workers` processes; yields jobs as they start, outcomes at the end.
+
+    Whoever stops in between, by an interrupt or otherwise, leaves no kernel behind.
+    """
     # The fork server imports papermill once; each chapter starts from a process without threads.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["papermill", "nbclient"])
     waiting = list(jobs)
     running: dict[Connection, tuple[Job, Any]] = {}
-    while waiting or running:
-        while waiting and len(running) < workers:
-            job = waiting.pop(0)
-            yield job
-            receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=_execute, args=(job, sender))
-            process.start()
-            sender.close()
-            running[receiver] = (job, process)
-        ready = wait(list(running))
-        for receiver in [receiver for receiver in running if receiver in ready]:
-            job, process = running.pop(receiver)
-            try:
-                yield receiver.recv()
-            except EOFError:
-                process.join()
-                failure = f"{job.chapter.name}: its process ended with exit code {process.exitcode}"
-                yield Outcome(job, 0.0, 0, failure)
-            process.join()
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                job = waiting.pop(0)
+                yield job
+                receiver, sender = context.Pipe(duplex=False)
+                process = context.Process(target=_execute, args=(job, sender))
+                process.start()
+                running[receiver] = (job, process)
+                sender.close()
+            for receiver in wait(list(running)):
+                assert isinstance(receiver, Connection)
+                job, process = running[receiver]
+                try:
+                    outcome = receiver.recv()
+                    process.join()
+                except EOFError:
+                    process.join()
+                    failure = f"its process ended with exit code {process.exitcode}"
+                    outcome = Outcome(job, 0.0, 0, f"{job.chapter.name}: {failure}")
+                del running[receiver]
+                yield outcome
+    finally:
+        _stop([process.pid for _, process in running.values()])
+
+
+def _stop(pids: Sequence[int]) -> None:
+    """End chapters' processes, and their kernels, which stand in sessions of their own."""
+    import psutil
+
+    started = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            kernels = process.children(recursive=True)
+            started += [process, *kernels]
+            process.terminate()  # papermill cleans up, also after a kernel that is about to start
+            for kernel in kernels:
+                kernel.kill()  # at once: asked to stop, it prints a traceback
+    for process in psutil.wait_procs(started, timeout=5)[1]:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def _execute(job: Job, sender: Connection) -> None:
@@ -327,11 +435,12 @@ def _execute(job: Job, sender: Connection) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(job.root), os.environ.get("PYTHONPATH", "")])
     )
-    job.output.parent.mkdir(parents=True, exist_ok=True)
-    job.output.unlink(missing_ok=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that papermill ends the kernel
     started = time.monotonic()
     error = None
     try:
+        job.output.parent.mkdir(parents=True, exist_ok=True)
+        job.output.unlink(missing_ok=True)
         # Sockets in a folder of their own: TCP ports of kernels that start together can collide.
         with tempfile.TemporaryDirectory(dir="/tmp") as sockets:  # a short path, as sockets need
             os.environ["JUPYTER_RUNTIME_DIR"] = sockets
@@ -432,7 +541,6 @@ def put_outputs_back(chapter: Chapter, executed: NotebookNode) -> NotebookNode:
     added = [cell for cell in done if "injected-parameters" in _tags(cell)]
     done = [cell for cell in done if "injected-parameters" not in _tags(cell)]
     notebook = copy.deepcopy(chapter.notebook)
-    notebook.metadata.pop("staircase", None)
     notebook.metadata["language_info"] = executed.metadata.get("language_info", {"name": "python"})
     if "widgets" in executed.metadata:
         notebook.metadata["widgets"] = executed.metadata["widgets"]

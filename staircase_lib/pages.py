@@ -13,13 +13,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-
-import nbformat
-import yaml
-from nbformat import NotebookNode
+from typing import TYPE_CHECKING
 
 from . import freshness
-from .notebooks import BookError, line_of, write_atomically
+from .notebooks import BookError, line_of, parse_yaml, write_atomically
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 
 def render(root: Path, profile: str, executed: Mapping[Path, NotebookNode]) -> Path:
@@ -39,11 +39,13 @@ def render(root: Path, profile: str, executed: Mapping[Path, NotebookNode]) -> P
     inputs = _site_inputs(root, source)
     record_file = root / "_build" / "site.json"
     html = root / "_build" / "html"
-    if record_file.is_file():
+    try:
         known = json.loads(record_file.read_text(encoding="utf-8"))
-        if known == {"inputs": inputs, "files": _file_stamps(html)}:
-            print("pages up to date", flush=True)
-            return html / "index.html"
+    except (OSError, ValueError):  # absent or damaged
+        known = None
+    if known == {"inputs": inputs, "files": _file_stamps(html)}:
+        print("pages up to date", flush=True)
+        return html / "index.html"
     print("pages…", flush=True)
     _run_jupyter_book(root, source, html)
     write_atomically(record_file, json.dumps({"inputs": inputs, "files": _file_stamps(html)}))
@@ -52,6 +54,9 @@ def render(root: Path, profile: str, executed: Mapping[Path, NotebookNode]) -> P
 
 def write_source(root: Path, profile: str, executed: Mapping[Path, NotebookNode]) -> Path:
     """Write what Jupyter Book renders: executed chapters, plain pages, assets, configuration."""
+    import nbformat
+    import yaml
+
     source = root / "_build" / profile / "source"
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(
@@ -64,7 +69,7 @@ def write_source(root: Path, profile: str, executed: Mapping[Path, NotebookNode]
         page = source / path.relative_to(root)
         page.unlink()
         page.with_suffix(".ipynb").write_text(nbformat.writes(notebook), encoding="utf-8")
-    config = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))
+    config = parse_yaml((root / "_config.yml").read_text(encoding="utf-8"), "_config.yml") or {}
     config.setdefault("execute", {})["execute_notebooks"] = "off"
     extensions = config.get("sphinx", {}).get("local_extensions", {})
     extensions.update({name: str(root / path) for name, path in extensions.items()})
@@ -147,6 +152,8 @@ def explain_warning(line: str, root: Path, source: Path) -> str | None:
         path = root / path.relative_to(source)
     chapter = path.with_suffix(".md")
     if path.suffix == ".ipynb" and number >= 10_000:
+        import nbformat
+
         index, row = divmod(number, 10_000)
         rendered = nbformat.read(source / path.relative_to(root), as_version=4)
         start = line_of(rendered.cells[index - 1].source, chapter)

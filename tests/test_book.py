@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -137,6 +138,25 @@ def test_code_is_run_again_and_so_is_what_reads_its_claims(site):
     assert re.findall(r"(\S+)  running", done.stdout) == ["04_feed_forward", "08_conclusion"]
 
 
+def test_damaged_products_count_as_absent(site):
+    read = notebooks.read_chapters(site)[0]
+    executed = book.executed_path(site, "smoke", read)
+    good = json.loads(executed.read_text())
+    run = good["metadata"]["staircase_run"]
+    assert book.staleness(site, "smoke", read) == []
+    damaged = ["{", "null", "\0", json.dumps({**good, "cells": []})]
+    for record in (None, {}, {**run, "parts": None}, {**run, "seconds": "x"}, {**run, "more": 1}):
+        damaged.append(json.dumps({**good, "metadata": {"staircase_run": record}}))
+    for text in damaged:
+        executed.write_text(text)
+        assert book.staleness(site, "smoke", read) == ["never executed"], text
+    (site / "_build/site.json").write_text("{")
+    before = runs(site)
+    done = build(site)
+    assert done.returncode == 0, done.stderr
+    assert runs(site) == before + 1 and "pages…" in done.stdout
+
+
 # --- What fails ----------------------------------------------------------------------------------
 
 
@@ -206,6 +226,16 @@ def test_a_wrong_profile_fails_before_anything_runs(tmp_path):
     assert done.returncode == 2
     assert "05_attention: no parameter 'sede'. Did you mean seed?" in done.stderr
     assert not (root / "book/runs.txt").exists()
+
+
+def test_a_second_build_at_the_same_time_is_refused(tmp_path):
+    root = make_project(tmp_path, {"introduction": chapter("Introduction", COUNTED)})
+    with book.build_lock(root):
+        done = build(root)
+        assert done.returncode == 1 and not (root / "book/runs.txt").exists()
+        assert f"another build is running (pid {os.getpid()}); wait for it" in done.stderr
+    build(root)
+    assert runs(root) == 1
 
 
 def test_a_claim_measured_twice_is_refused(tmp_path):

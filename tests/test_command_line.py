@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
-from project import REPOSITORY, chapter, code, command, make_project
+from project import REPOSITORY, chapter, code, command, make_project, run
 
 LIBRARY = REPOSITORY / "staircase_lib"
 
@@ -29,7 +32,7 @@ MAY_IMPORT = {
     "figures": {"altair", "vl_convert", "numpy", "pandas", "alignment", "claims", "figures"},
     "chart_renderer": {"docutils", "myst_nb"},
     "freshness": set(),
-    "notebooks": {"papermill", "jupytext", "nbformat", "traitlets", "yaml"},
+    "notebooks": {"papermill", "jupytext", "nbformat", "psutil", "traitlets", "yaml"},
     "pages": {"nbformat", "yaml", "freshness", "notebooks"},
     "book": {"nbformat", "claims", "freshness", "notebooks", "pages"},
     "__main__": {"book", "claims", "notebooks"},
@@ -78,7 +81,7 @@ def test_a_forbidden_import_would_be_seen(tmp_path):
 
 @pytest.mark.parametrize("module", ["tasks", "signatures", "claims", "__main__"])
 def test_light_modules_load_nothing_heavy(module):
-    heavy = "{'torch', 'papermill', 'altair', 'jupytext', 'sklearn'}"
+    heavy = "{'torch', 'papermill', 'altair', 'jupytext', 'sklearn', 'yaml', 'nbformat'}"
     program = f"import sys, staircase_lib.{module}; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "set()", done.stdout + done.stderr
@@ -88,6 +91,49 @@ def test_light_modules_load_nothing_heavy(module):
 def test_every_command_has_help_with_its_exit_codes(tmp_path, name):
     done = command(tmp_path, *name, "--help")
     assert done.returncode == 0 and "exit codes:" in done.stdout
+
+
+LIGHT = """import sys
+for name in ("ipykernel", "jupytext", "nbformat", "papermill", "psutil", "torch", "yaml"):
+    sys.modules[name] = None  # as if it were not installed
+from staircase_lib.__main__ import main
+sys.exit(main(sys.argv[1:]))"""
+
+
+def test_without_the_extras_help_and_claims_work_and_the_others_say_what_they_need(project):
+    (project / "book/results").mkdir()
+    (project / "book/results/ledger.json").write_text("[]")
+    for arguments in (["--help"], ["claims", "--json"]):
+        done = run([sys.executable, "-P", "-c", LIGHT, *arguments], project)
+        assert done.returncode == 0 and done.stdout, done.stderr
+    for name in (["run", "feed_forward"], ["book"], ["status"], ["record"]):
+        done = run([sys.executable, "-P", "-c", LIGHT, *name], project)
+        assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+        assert "context-staircase[book]" in done.stderr and "jupytext" in done.stderr
+
+
+@pytest.mark.parametrize("output", ["file", "/proc/nope"])
+def test_an_output_that_cannot_be_written_is_one_line(project, output):
+    (project / "file").write_text("")
+    done = command(project, "run", "feed_forward", "--output", output)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert f"--output {output}: cannot write there" in done.stderr
+
+
+def test_a_terminated_run_leaves_no_process_behind(tmp_path):
+    cell = code("open('started', 'w').close()\nimport time\ntime.sleep(300)")
+    root = make_project(tmp_path, {"04_feed_forward": chapter("F", cell)})
+    arguments = [sys.executable, "-P", "-m", "staircase_lib", "run", "feed_forward"]
+    with subprocess.Popen(arguments, cwd=root, stderr=subprocess.PIPE, text=True) as build:
+        while not (root / "book/started").exists():
+            assert build.poll() is None
+            time.sleep(0.1)
+        started = psutil.Process(build.pid).children(recursive=True)
+        assert any("ipykernel" in " ".join(process.cmdline()) for process in started)
+        build.send_signal(signal.SIGTERM)
+        assert build.communicate()[1] == "interrupted\n"
+    assert build.returncode == 143
+    assert psutil.wait_procs(started, timeout=10)[1] == []
 
 
 def test_wrong_usage_exits_with_2(tmp_path):
@@ -124,7 +170,12 @@ def test_claims_prints_the_recorded_ledger_or_says_how_to_make_it(project):
     assert missing.returncode == 1 and "make record" in missing.stderr
     row = {"id": "4.1", "statement": "It holds", "statistic": "median r_0", "value": 0.987654}
     row |= {"low": None, "high": 1.0, "seeds": 10, "threshold": "≥ 0.98", "verdict": "partly"}
-    row |= {"profile": "cpu", "commit": "abc1234", "evidence": "04_feed_forward.html#claim-4-1"}
+    row |= {
+        "profile": "cpu",
+        "commit": "abc1234",
+        "evidence": "04_feed_forward.html#claim-4-1",
+        "checks": [],
+    }
     ledger = project / "book/results/ledger.json"
     ledger.parent.mkdir()
     ledger.write_text(json.dumps([row]))

@@ -88,8 +88,34 @@ def test_value_of_another_type_is_refused(project, name, value):
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        (
+            "rate",
+            "1e-3",
+            "expects float, came '1e-3' (str); YAML reads 1e-3 as text, write 1.0e-3.",
+        ),
+        ("rate", True, "expects float, came True (bool). Its"),
+        ("gammas", [0.5, "a"], "expects list of float, came [0.5, 'a'] (list of float and str). "),
+    ],
+)
+def test_a_refused_value_is_told_with_its_type(project, name, value, told):
+    with pytest.raises(ParameterError) as error:
+        notebooks.resolve_parameters(only_chapter(project), "cpu", {name: value})
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
     "cell",
-    ["steps = 2 * 3", "a, b = 1, 2", "import os", "seeds = 1\nseeds = 2", "x = y = 1", "f()"],
+    [
+        "steps = 2 * 3",
+        "a, b = 1, 2",
+        "import os",
+        "seeds = 1\nseeds = 2",
+        "x = y = 1",
+        "f()",
+        "x = {[]: 1}",
+    ],
 )
 def test_parameters_cell_holds_only_literals(cell):
     with pytest.raises(BookError, match="may hold only `name = literal`"):
@@ -114,6 +140,55 @@ def test_front_matter_with_an_unknown_profile_is_refused(project):
     edit(project / "book/04_feed_forward.md", "smoke:", "smokey:")
     with pytest.raises(BookError, match="smokey"):
         only_chapter(project)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (PROFILES, "staircase:\n"),
+        (PROFILES, "staircase:\n  profiles:\n  reads:\n"),
+        ("smoke: {seeds: 2}", "smoke:"),
+    ],
+)
+def test_what_is_left_empty_in_the_front_matter_is_none(project, old, new):
+    edit(project / "book/04_feed_forward.md", old, new)
+    assert notebooks.resolve_parameters(only_chapter(project), "smoke")["seeds"] == 10
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("  reads: [results/table.json]", "  reads: [results", "04_feed_forward.md, line 14: not"),
+        ("[results/table.json]", "results/table.json", "`staircase` in the front matter expects"),
+        ("smoke: {seeds: 2}", "smoke: 5", "`staircase` in the front matter expects"),
+        ("gammas = [1.0, 1.3]", "gammas = [1.0,,]", "04_feed_forward, line 22: the parameters"),
+        ("exact = True", "exact = not True", "04_feed_forward, line 24: the parameters cell may"),
+        ("# trains", "\n```\n\n```{code-cell}\n:tags: [a\n", "04_feed_forward.md: jupytext"),
+    ],
+)
+def test_a_mistake_in_a_chapter_is_told_with_its_file_and_line(project, old, new, told):
+    edit(project / "book/04_feed_forward.md", old, new)
+    with pytest.raises(BookError) as error:
+        only_chapter(project)
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("toc", "told"),
+    [
+        ("", "_toc.yml names no page"),
+        ("root: a\nchapters: [\n", "_toc.yml, line 3: not valid YAML"),
+        ("root: a\nchapters:\n  - file: b.md\n", "_toc.yml, line 3: b.md: write it without .md"),
+        ("root: a\nchapters:\n  - file:\n", "_toc.yml, line 3: `file:` or `root:` expects"),
+        ("root: a\nchapters:\n  - file: 5\n", "_toc.yml, line 3: `file:` or `root:` expects"),
+        ("root: a\nchapters:\n  - file: b\n  - file: a\n", "_toc.yml, line 4: a stands there"),
+    ],
+)
+def test_a_mistake_in_the_table_of_contents_is_told_with_its_line(tmp_path, toc, told):
+    (tmp_path / "_toc.yml").write_text(toc)
+    with pytest.raises(BookError) as error:
+        notebooks.toc_pages(tmp_path)
+    assert told in str(error.value)
 
 
 def test_a_page_without_a_file_is_named(project):
@@ -248,6 +323,7 @@ def test_a_run_writes_outputs_and_its_record(project, tmp_path):
     notebook = json.loads((project / "out/04_feed_forward.ipynb").read_text())
     assert notebook["cells"][-1]["outputs"][0]["data"]["text/plain"] == ["21"]
     run = notebook["metadata"]["staircase_run"]
+    assert "staircase" not in notebook["metadata"]
     assert run["parameters"]["seeds"] == 7 and run["parameters"]["rate"] == 0.5
     assert run["profile"] == "cpu" and run["memory_mb"] > 0 and run["versions"]["python"]
 
