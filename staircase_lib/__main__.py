@@ -13,7 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .notebooks import CELL_TIMEOUT, PROFILES, BookError, ParameterError, project_root
+from .chapters import PROFILES, BookError, ParameterError, project_root
+from .notebooks import CELL_TIMEOUT
 
 EXIT_CODES = """\
 exit codes:
@@ -127,11 +128,11 @@ def _interrupt(number: int, frame: Any) -> NoReturn:
 
 def run_chapter(root: Path, options: argparse.Namespace) -> None:
     """Execute one chapter with the given parameters."""
-    from . import book, notebooks
+    from . import book, chapters, notebooks
 
-    chapter = notebooks.find_chapter(notebooks.read_chapters(root), options.chapter)
+    chapter = chapters.find_chapter(chapters.read_chapters(root), options.chapter)
     overrides = {
-        name: notebooks.parse_value(chapter, name, text) for name, text in options.parameters
+        name: chapters.parse_value(chapter, name, text) for name, text in options.parameters
     }
     folder = options.output or root / "_build" / "runs"
     target = folder.resolve() / f"{chapter.name}.ipynb"

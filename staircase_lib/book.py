@@ -28,17 +28,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import claims, freshness
-from .notebooks import (
-    BookError,
-    Chapter,
-    Job,
-    Outcome,
-    execute_all,
-    put_outputs_back,
-    read_chapters,
-    resolve_parameters,
-    write_atomically,
-)
+from .chapters import BookError, Chapter, read_chapters, resolve_parameters, write_atomically
+from .notebooks import Job, Outcome, execute_all, put_outputs_back
 from .pages import render
 
 if TYPE_CHECKING:

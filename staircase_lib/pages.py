@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import freshness
-from .notebooks import BookError, line_of, parse_yaml, write_atomically
+from .chapters import BookError, line_of, parse_yaml, write_atomically
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode

@@ -208,7 +208,7 @@ def attention_signature(
         rows = row_of[task.tokens[:, position]]
         here = rows >= 0
         weight = task.weights[here] * a[here, position]
-        np.add.at(joint, (rows[here], position, task.labels[here]), weight)
+        np.add.at(joint, (rows[here], position, task.labels[here]), weight)  # pyright: ignore
     mass = joint.sum(axis=-1)
     return mass, joint / np.where(mass > 0, mass, 1.0)[..., None]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from project import REPOSITORY, add_site, chapter, code, command, make_project, run
 
-from staircase_lib import book, claims, freshness, notebooks
+from staircase_lib import book, chapters, claims, freshness
 
 ROW = """\
 from IPython.display import display
@@ -80,7 +80,7 @@ def test_ledger_merges_claims_in_order_and_says_where_from(site):
     assert [row["id"] for row in rows] == ["4.9", "4.10"]
     assert rows[0]["evidence"] == "04_feed_forward.html#claim-here"
     assert rows[0]["profile"] == "smoke" and rows[0]["chapter"] == "04_feed_forward"
-    read = notebooks.read_chapters(site)[2]
+    read = chapters.read_chapters(site)[2]
     assert rows[0]["key"] == freshness.ledger_key(book.chapter_parts(site, read, {}))
 
 
@@ -139,7 +139,7 @@ def test_code_is_run_again_and_so_is_what_reads_its_claims(site):
 
 
 def test_damaged_products_count_as_absent(site):
-    read = notebooks.read_chapters(site)[0]
+    read = chapters.read_chapters(site)[0]
     executed = book.executed_path(site, "smoke", read)
     good = json.loads(executed.read_text())
     run = good["metadata"]["staircase_run"]
@@ -264,11 +264,11 @@ def test_plain_jupyter_book_executes_and_fails_where_it_has_to(tmp_path, cell):
 
 def ledger_faults(root: Path, rows: list[dict]) -> list[str]:
     """What is wrong with recorded rows: other code, other thresholds, wrong verdicts."""
-    chapters = {read.name: read for read in notebooks.read_chapters(root)}
+    known = {read.name: read for read in chapters.read_chapters(root)}
     faults = []
     for row in rows:
-        read = chapters[row["chapter"]]
-        parameters = notebooks.resolve_parameters(read, "cpu")
+        read = known[row["chapter"]]
+        parameters = chapters.resolve_parameters(read, "cpu")
         key = freshness.ledger_key(book.chapter_parts(root, read, parameters))
         if row["key"] != key or row["profile"] != "cpu":
             faults.append(f"claim {row['id']}: stale, {row['chapter']} has changed; `make record`")

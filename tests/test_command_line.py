@@ -32,10 +32,11 @@ MAY_IMPORT = {
     "figures": {"altair", "vl_convert", "numpy", "pandas", "alignment", "claims", "figures"},
     "chart_renderer": {"docutils", "myst_nb"},
     "freshness": set(),
-    "notebooks": {"papermill", "jupytext", "nbformat", "psutil", "traitlets", "yaml"},
-    "pages": {"nbformat", "yaml", "freshness", "notebooks"},
-    "book": {"nbformat", "claims", "freshness", "notebooks", "pages"},
-    "__main__": {"book", "claims", "notebooks"},
+    "chapters": {"jupytext", "nbformat", "yaml"},
+    "notebooks": {"papermill", "nbformat", "psutil", "traitlets", "chapters"},
+    "pages": {"nbformat", "yaml", "freshness", "chapters"},
+    "book": {"nbformat", "claims", "freshness", "chapters", "notebooks", "pages"},
+    "__main__": {"book", "claims", "chapters", "notebooks"},
 }
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from project import chapter, code, command, make_project
 
-from staircase_lib import book, claims, freshness, notebooks
-from staircase_lib.notebooks import BookError, ParameterError
+from staircase_lib import book, chapters, claims, freshness
+from staircase_lib.chapters import BookError, ParameterError
 
 PROFILES = "staircase:\n  profiles:\n    smoke: {seeds: 2}\n  reads: [results/table.json]\n"
 PARAMETERS = code(
@@ -35,13 +35,13 @@ def project(tmp_path: Path) -> Path:
     )
 
 
-def only_chapter(root: Path) -> notebooks.Chapter:
-    return notebooks.read_chapters(root)[0]
+def only_chapter(root: Path) -> chapters.Chapter:
+    return chapters.read_chapters(root)[0]
 
 
 def parts(root: Path, profile: str = "cpu") -> dict:
     read = only_chapter(root)
-    return book.chapter_parts(root, read, notebooks.resolve_parameters(read, profile))
+    return book.chapter_parts(root, read, chapters.resolve_parameters(read, profile))
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -55,15 +55,15 @@ def edit(path: Path, old: str, new: str) -> None:
 
 def test_profile_and_overrides_replace_defaults(project):
     read = only_chapter(project)
-    assert notebooks.resolve_parameters(read, "cpu") == read.parameters
-    values = notebooks.resolve_parameters(read, "smoke", {"rate": 1, "gammas": [2]})
+    assert chapters.resolve_parameters(read, "cpu") == read.parameters
+    values = chapters.resolve_parameters(read, "smoke", {"rate": 1, "gammas": [2]})
     assert values == {"seeds": 2, "rate": 1.0, "gammas": [2.0], "name": "gelu", "exact": True}
     assert isinstance(values["rate"], float) and isinstance(values["gammas"][0], float)
 
 
 def test_unknown_parameter_names_the_nearest_and_all_others(project):
     with pytest.raises(ParameterError) as error:
-        notebooks.resolve_parameters(only_chapter(project), "cpu", {"seed": 3})
+        chapters.resolve_parameters(only_chapter(project), "cpu", {"seed": 3})
     assert "Did you mean seeds?" in str(error.value)
     assert "rate (float, default 0.5)" in str(error.value)
 
@@ -84,7 +84,7 @@ def test_unknown_parameter_names_the_nearest_and_all_others(project):
 )
 def test_value_of_another_type_is_refused(project, name, value):
     with pytest.raises(ParameterError, match=f"parameter '{name}' expects"):
-        notebooks.resolve_parameters(only_chapter(project), "cpu", {name: value})
+        chapters.resolve_parameters(only_chapter(project), "cpu", {name: value})
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_value_of_another_type_is_refused(project, name, value):
 )
 def test_a_refused_value_is_told_with_its_type(project, name, value, told):
     with pytest.raises(ParameterError) as error:
-        notebooks.resolve_parameters(only_chapter(project), "cpu", {name: value})
+        chapters.resolve_parameters(only_chapter(project), "cpu", {name: value})
     assert told in str(error.value)
 
 
@@ -119,14 +119,14 @@ def test_a_refused_value_is_told_with_its_type(project, name, value, told):
 )
 def test_parameters_cell_holds_only_literals(cell):
     with pytest.raises(BookError, match="may hold only `name = literal`"):
-        notebooks.parse_parameters(cell, "04_feed_forward")
+        chapters.parse_parameters(cell, "04_feed_forward")
 
 
 def test_command_line_values_take_the_type_of_the_default(project):
     read = only_chapter(project)
     texts = {"seeds": "3", "rate": "1e-3", "gammas": "[1, 2.5]", "name": "3", "exact": "false"}
-    parsed = {name: notebooks.parse_value(read, name, text) for name, text in texts.items()}
-    values = notebooks.resolve_parameters(read, "cpu", parsed)
+    parsed = {name: chapters.parse_value(read, name, text) for name, text in texts.items()}
+    values = chapters.resolve_parameters(read, "cpu", parsed)
     assert values == {
         "seeds": 3,
         "rate": 1e-3,
@@ -152,7 +152,7 @@ def test_front_matter_with_an_unknown_profile_is_refused(project):
 )
 def test_what_is_left_empty_in_the_front_matter_is_none(project, old, new):
     edit(project / "book/04_feed_forward.md", old, new)
-    assert notebooks.resolve_parameters(only_chapter(project), "smoke")["seeds"] == 10
+    assert chapters.resolve_parameters(only_chapter(project), "smoke")["seeds"] == 10
 
 
 @pytest.mark.parametrize(
@@ -187,14 +187,14 @@ def test_a_mistake_in_a_chapter_is_told_with_its_file_and_line(project, old, new
 def test_a_mistake_in_the_table_of_contents_is_told_with_its_line(tmp_path, toc, told):
     (tmp_path / "_toc.yml").write_text(toc)
     with pytest.raises(BookError) as error:
-        notebooks.toc_pages(tmp_path)
+        chapters.toc_pages(tmp_path)
     assert told in str(error.value)
 
 
 def test_a_page_without_a_file_is_named(project):
     (project / "book/04_feed_forward.md").unlink()
     with pytest.raises(BookError, match="book/04_feed_forward.md"):
-        notebooks.read_chapters(project)
+        chapters.read_chapters(project)
 
 
 # --- Freshness -----------------------------------------------------------------------------------
@@ -300,7 +300,7 @@ def test_imports_are_found_wherever_they_stand():
 
 def test_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
     target = tmp_path / "ledger.json"
-    notebooks.write_atomically(target, "old")
+    chapters.write_atomically(target, "old")
 
     def interrupt(self, *arguments, **options):
         with self.open("w") as file:
@@ -309,7 +309,7 @@ def test_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "write_text", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        notebooks.write_atomically(target, "new")
+        chapters.write_atomically(target, "new")
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
 
