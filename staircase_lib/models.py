@@ -59,14 +59,16 @@ def _activation(activation: Activation) -> Callable[[Tensor], Tensor]:
     return _polynomial(coefficients)
 
 
-def _sizes(**sizes: int | None) -> None:
+def check_sizes(**sizes: int | None) -> None:
+    """Refuse a size that is given and no positive integer, by its name."""
     for key, value in sizes.items():
         whole = isinstance(value, Integral) and not isinstance(value, bool)
         if value is not None and not (whole and value >= 1):
             raise ValueError(f"{key}: expected a positive integer, got {value!r}.")
 
 
-def _check_tokens(tokens: Tensor, vocab_size: int) -> None:
+def check_tokens(tokens: Tensor, vocab_size: int) -> None:
+    """Refuse anything but an integer tensor of shape (n, L) with ids in the vocabulary."""
     if tokens.ndim != 2 or tokens.dtype.is_floating_point or tokens.dtype == torch.bool:
         raise ValueError(
             f"tokens: expected an integer tensor of shape (n, L), got {tokens.dtype} "
@@ -119,7 +121,7 @@ class EmbeddingFFN(nn.Module):
         runs: int | None = None,
     ) -> None:
         super().__init__()
-        _sizes(vocab_size=vocab_size, d=d, hidden=hidden, runs=runs)
+        check_sizes(vocab_size=vocab_size, d=d, hidden=hidden, runs=runs)
         self.vocab_size, self.d, self.hidden, self.runs = vocab_size, d, hidden or d, runs
         self.activation = activation
         self.sigma = _activation(activation)
@@ -144,7 +146,7 @@ class EmbeddingFFN(nn.Module):
         -------
         Tensor, shape (n, V), or (R, n, V) with runs
         """
-        _check_tokens(tokens, self.vocab_size)
+        check_tokens(tokens, self.vocab_size)
         # Projected before the gather: V rows are multiplied instead of n, with the same result.
         projected = self.W_E @ self.W_in  # (R, V, h)
         z = projected.index_select(-2, tokens[:, 0])  # (R, n, h)
@@ -188,7 +190,7 @@ class AttentionOnly(nn.Module):
         runs: int | None = None,
     ) -> None:
         super().__init__()
-        _sizes(vocab_size=vocab_size, d=d, length=length, runs=runs)
+        check_sizes(vocab_size=vocab_size, d=d, length=length, runs=runs)
         self.vocab_size, self.d, self.length, self.runs = vocab_size, d, length, runs
         lead = () if runs is None else (runs,)
         self.W_E = nn.Parameter(torch.zeros(*lead, vocab_size, d, dtype=dtype))
@@ -203,7 +205,7 @@ class AttentionOnly(nn.Module):
         return {name: self.d for name, _ in self.named_parameters()}
 
     def _states(self, tokens: Tensor) -> Tensor:
-        _check_tokens(tokens, self.vocab_size)
+        check_tokens(tokens, self.vocab_size)
         if tokens.shape[1] > self.length:
             raise ValueError(
                 f"tokens: expected at most {self.length} positions, got {tokens.shape[1]}; "

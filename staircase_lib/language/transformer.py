@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from staircase_lib.models import _check_tokens, _sizes
+from staircase_lib.models import check_sizes, check_tokens
 
 __all__ = ["Block", "Transformer", "next_token_loss", "next_tokens"]
 
@@ -160,8 +160,8 @@ class Transformer(nn.Module):
         runs: int | None = None,
     ) -> None:
         super().__init__()
-        _sizes(vocab_size=vocab_size, d=d, length=length, blocks=blocks, heads=heads)
-        _sizes(hidden=hidden, runs=runs)
+        check_sizes(vocab_size=vocab_size, d=d, length=length, blocks=blocks, heads=heads)
+        check_sizes(hidden=hidden, runs=runs)
         if d % heads:
             raise ValueError(f"heads: expected a divisor of the width d={d}, got {heads}.")
         if not (math.isfinite(epsilon) and epsilon > 0):
@@ -190,7 +190,7 @@ class Transformer(nn.Module):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The stream as it starts, :math:`E_{x_t}+P_t`, shape (R, n, L, d)."""
-        _check_tokens(tokens, self.vocab_size)
+        check_tokens(tokens, self.vocab_size)
         n, length = tokens.shape
         if length > self.length:
             raise ValueError(
