@@ -142,7 +142,13 @@ def _execute(job: Job, sender: Connection) -> None:
                 cwd=str(job.chapter.path.parent),
                 progress_bar=False,
                 execution_timeout=job.timeout,
-                config=Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/kernel"}}),
+                config=Config(
+                    {
+                        "KernelManager": {"transport": "ipc", "ip": f"{sockets}/kernel"},
+                        # At the end the kernel is interrupted before it is shut down, and says so.
+                        "NotebookClient": {"extra_arguments": ["--IPKernelApp.log_level=50"]},
+                    }
+                ),
                 stdout_file=sys.stdout if job.show else None,
                 stderr_file=sys.stderr if job.show else None,
             )
