@@ -13,14 +13,25 @@ the tensor acts on, and the embedding width for tables of embeddings. The paper'
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from numbers import Integral, Real
+from typing import Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["Activation", "AttentionOnly", "EmbeddingFFN", "initialize_", "seeded"]
+__all__ = [
+    "Activation",
+    "AttentionOnly",
+    "EmbeddingFFN",
+    "FixedEmbeddingFFN",
+    "Model",
+    "initialize_",
+    "seeded",
+]
 
 Activation = str | Sequence[float]
 
@@ -79,6 +90,40 @@ def check_tokens(tokens: Tensor, vocab_size: int) -> None:
             f"tokens: expected ids in [0, {vocab_size}), got values from {int(tokens.min())} "
             f"to {int(tokens.max())}."
         )
+
+
+class Model(Protocol):
+    """What initialization and training ask of a model; the Transformer of `language` has it too."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def d(self) -> int: ...
+    @property
+    def runs(self) -> int | None: ...
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+    def fan_in(self) -> dict[str, int]: ...
+    def __call__(self, tokens: Tensor) -> Tensor: ...
+
+
+AnyModel = TypeVar("AnyModel", bound=Model)
+
+
+def _feed_forward(
+    embeddings: Tensor,
+    W_in: Tensor,
+    W_U: Tensor,
+    sigma: Callable[[Tensor], Tensor],
+    tokens: Tensor,
+) -> Tensor:
+    """Logits (R, n, V) of the sum of embeddings (R, V, d)."""
+    check_tokens(tokens, embeddings.shape[-2])
+    # Projected before the gather: V rows are multiplied instead of n, with the same result.
+    projected = embeddings @ W_in  # (R, V, h)
+    z = projected.index_select(-2, tokens[:, 0])  # (R, n, h)
+    for column in tokens.T[1:]:
+        z = z + projected.index_select(-2, column)
+    return sigma(z) @ W_U
 
 
 class EmbeddingFFN(nn.Module):
@@ -146,13 +191,78 @@ class EmbeddingFFN(nn.Module):
         -------
         Tensor, shape (n, V), or (R, n, V) with runs
         """
-        check_tokens(tokens, self.vocab_size)
-        # Projected before the gather: V rows are multiplied instead of n, with the same result.
-        projected = self.W_E @ self.W_in  # (R, V, h)
-        z = projected.index_select(-2, tokens[:, 0])  # (R, n, h)
-        for column in tokens.T[1:]:
-            z = z + projected.index_select(-2, column)
-        return self.sigma(z) @ self.W_U
+        return _feed_forward(self.W_E, self.W_in, self.W_U, self.sigma, tokens)
+
+
+class FixedEmbeddingFFN(nn.Module):
+    r"""The model of :class:`EmbeddingFFN` on embeddings that stay as given, up to one scale.
+
+    .. math:: f(X)=U^\top\sigma\big(W^\top\sum_l c\,T_{x_l}\big)
+
+    with :math:`c` trained and :math:`T` fixed: the set-up of section 7 of the paper for embeddings
+    made from signatures.
+
+    Parameters
+    ----------
+    table : float array, shape (V, d), or (R, V, d) with runs
+        :math:`T`; brought to a root mean square of one, in each run.
+    hidden, activation, dtype, runs
+        As in :class:`EmbeddingFFN`. A table of shape (V, d) serves every run.
+
+    Attributes
+    ----------
+    table : buffer, shape (V, d) or (R, V, d)
+    scale : Parameter, shape (1, 1)
+        :math:`c`; :func:`initialize_` sets it to :math:`d^{-\gamma}`, so that the embeddings start
+        as large as drawn ones.
+    W_in, W_U : Parameter
+        As in :class:`EmbeddingFFN`.
+
+    Raises
+    ------
+    ValueError
+        If the table has another shape, entries that are not finite, or only zeros.
+    """
+
+    table: Tensor
+
+    def __init__(
+        self,
+        table: ArrayLike,
+        hidden: int | None = None,
+        activation: Activation = "gelu",
+        dtype: torch.dtype = torch.float32,
+        *,
+        runs: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_sizes(hidden=hidden, runs=runs)
+        fixed = torch.tensor(np.asarray(table, dtype=np.float64))
+        shapes = "(V, d)" if runs is None else f"(V, d) or ({runs}, V, d)"
+        if fixed.ndim not in ((2,) if runs is None else (2, 3)) or (
+            fixed.ndim == 3 and len(fixed) != runs
+        ):
+            raise ValueError(f"table: expected shape {shapes}, got {tuple(fixed.shape)}.")
+        size = fixed.square().mean((-2, -1), keepdim=True).sqrt()
+        if not bool((size > 0).all()) or not bool(fixed.isfinite().all()):
+            raise ValueError("table: expected finite entries, not all zero.")
+        lead = () if runs is None else (runs,)
+        self.vocab_size, self.d = fixed.shape[-2:]
+        self.hidden, self.runs = hidden or self.d, runs
+        self.activation = activation
+        self.sigma = _activation(activation)
+        self.register_buffer("table", (fixed / size).to(dtype))
+        self.scale = nn.Parameter(torch.zeros(*lead, 1, 1, dtype=dtype))
+        self.W_in = nn.Parameter(torch.zeros(*lead, self.d, self.hidden, dtype=dtype))
+        self.W_U = nn.Parameter(torch.zeros(*lead, self.hidden, self.vocab_size, dtype=dtype))
+
+    def fan_in(self) -> dict[str, int]:
+        """Input width :math:`d_{in}` of each parameter that is drawn."""
+        return {"W_in": self.d, "W_U": self.hidden}
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits, shape (n, V) or (R, n, V), from tokens of shape (n, L)."""
+        return _feed_forward(self.scale * self.table, self.W_in, self.W_U, self.sigma, tokens)
 
 
 class AttentionOnly(nn.Module):
@@ -239,15 +349,15 @@ def seeded(seeds: Iterable[int]) -> list[torch.Generator]:
 
 @torch.no_grad()
 def initialize_(
-    model: EmbeddingFFN | AttentionOnly,
+    model: AnyModel,
     gamma: float,
     generator: torch.Generator | Sequence[torch.Generator],
-) -> EmbeddingFFN | AttentionOnly:
+) -> AnyModel:
     r"""Fill every parameter with normal entries of standard deviation :math:`d_{in}^{-\gamma}`.
 
     Parameters
     ----------
-    model : EmbeddingFFN or AttentionOnly
+    model : EmbeddingFFN, FixedEmbeddingFFN, AttentionOnly or Transformer
     gamma : float
         Initialization rate :math:`\gamma`; larger is smaller. :math:`\gamma=1/2` is the ordinary
         scale, the paper's theory takes :math:`\gamma>1`.
@@ -287,6 +397,9 @@ def initialize_(
     for run, source in enumerate(generators):
         for name, parameter in model.named_parameters():
             target = parameter if model.runs is None else parameter[run]
+            if name not in fan_in:  # the scale of fixed embeddings is set, not drawn
+                target.fill_(model.d**-gamma)
+                continue
             draw = torch.randn(
                 target.shape, generator=source, dtype=torch.float64, device=source.device
             )

@@ -9,9 +9,10 @@ is an epoch.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from staircase_lib.models import AttentionOnly, EmbeddingFFN
+from staircase_lib.models import Model
 from staircase_lib.tasks import Task
 
 __all__ = ["Run", "TrainConfig", "restore_", "snapshot_steps", "train"]
@@ -35,11 +36,15 @@ class TrainConfig:
         Optimizer steps; epochs when full-batch.
     lr : float
         Learning rate, constant.
-    optimizer : {"sgd", "adamw"}
-        ``"sgd"`` with ``batch_size=None`` is gradient descent.
+    optimizer : {"sgd", "adamw", "muon"}
+        ``"sgd"`` with ``batch_size=None`` is gradient descent. ``"muon"`` moves the matrices named
+        in ``muon`` with torch's Muon, each run's by itself, its step scaled to the root mean
+        square of AdamW's, and everything else with AdamW.
     momentum, weight_decay, betas, eps
-        As in torch. AdamW's ``eps`` matters under small initialization, where gradients are of
-        its size.
+        As in torch; ``momentum`` is that of gradient descent and of Muon. AdamW's ``eps`` matters
+        under small initialization, where gradients are of its size.
+    muon : tuple of str
+        Names of the parameters that Muon moves; the usual practice is hidden matrices only.
     batch_size : int, optional
         None: the full batch. Otherwise rows are drawn by their weights, with replacement, from a
         generator of (seed, step); each run has its own rows.
@@ -55,11 +60,12 @@ class TrainConfig:
 
     steps: int
     lr: float
-    optimizer: Literal["sgd", "adamw"] = "sgd"
+    optimizer: Literal["sgd", "adamw", "muon"] = "sgd"
     momentum: float = 0.0
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
+    muon: tuple[str, ...] = ()
     batch_size: int | None = None
     snapshot_every: int = 100
     measure_every: int | None = None
@@ -67,8 +73,15 @@ class TrainConfig:
     stop_accuracy: float | None = None
 
     def __post_init__(self) -> None:
-        if self.optimizer not in ("sgd", "adamw"):
-            raise ValueError(f"optimizer: expected 'sgd' or 'adamw', got {self.optimizer!r}.")
+        if self.optimizer not in ("sgd", "adamw", "muon"):
+            raise ValueError(
+                f"optimizer: expected 'sgd', 'adamw' or 'muon', got {self.optimizer!r}."
+            )
+        if (self.optimizer == "muon") != bool(self.muon):
+            raise ValueError(
+                f"muon: expected names of parameters with optimizer='muon', for example "
+                f"('W_in',), and none otherwise; got {self.muon!r} with {self.optimizer!r}."
+            )
         for name in ("steps", "snapshot_every", "batch_size", "measure_every"):
             value = getattr(self, name)
             whole = isinstance(value, Integral) and not isinstance(value, bool)
@@ -147,12 +160,12 @@ class Run:
 
 
 @torch.no_grad()
-def restore_(model: EmbeddingFFN | AttentionOnly, run: Run, index: int) -> None:
+def restore_(model: Model, run: Run, index: int) -> None:
     """Set a model's parameters to those of a snapshot.
 
     Parameters
     ----------
-    model : EmbeddingFFN or AttentionOnly
+    model : EmbeddingFFN, FixedEmbeddingFFN, AttentionOnly or Transformer
         Of the run's shapes; its precision may be another one, for instance float64 to decompose
         the gradients of a float32 run exactly.
     run : Run
@@ -187,38 +200,86 @@ def snapshot_steps(steps: int, every: int) -> NDArray[np.int64]:
     return np.array(sorted(s for s in chosen if s <= steps), dtype=np.int64)
 
 
-def _optimizer(parameters: list[Tensor], config: TrainConfig) -> torch.optim.Optimizer:
+def _optimizer_step(
+    named: Mapping[str, Tensor], config: TrainConfig, runs: int | None
+) -> Callable[[], None]:
+    """A function that moves every parameter along its gradient."""
     if config.optimizer == "sgd":
         return torch.optim.SGD(
-            parameters, config.lr, momentum=config.momentum, weight_decay=config.weight_decay
-        )
-    return torch.optim.AdamW(
-        parameters, config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
+            named.values(), config.lr, momentum=config.momentum, weight_decay=config.weight_decay
+        ).step
+    by_adam = [p for name, p in named.items() if name not in config.muon]
+    adam = torch.optim.AdamW(
+        by_adam or [torch.zeros(0)],
+        config.lr,
+        betas=config.betas,
+        eps=config.eps,
+        weight_decay=config.weight_decay,
+    )
+    if config.optimizer == "adamw":
+        return adam.step
+    # Muon takes matrices: each run's is a view into the batch, moved in place.
+    views = [
+        (p, run, (p if run is None else p[run]).detach())
+        for name, p in named.items()
+        if name in config.muon
+        for run in ([None] if runs is None else range(runs))
+    ]
+    muon = torch.optim.Muon(
+        [view for _, _, view in views],
+        config.lr,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        adjust_lr_fn="match_rms_adamw",
     )
 
+    def step() -> None:
+        for parameter, run, view in views:
+            assert parameter.grad is not None
+            view.grad = parameter.grad if run is None else parameter.grad[run]
+        adam.step()
+        muon.step()
 
-def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of each row; logits (..., n, V), labels (n,) or (..., n)."""
-    index = labels.expand(logits.shape[:-1]).unsqueeze(-1)
-    return logits.logsumexp(-1) - logits.gather(-1, index).squeeze(-1)
+    return step
+
+
+def _logits(model: Any, tokens: Tensor, every_position: bool) -> Tensor:
+    """Logits (R, n, V), or (R, n, L, V) where every position predicts."""
+    return model.logits(tokens) if every_position else model(tokens)
+
+
+def _by_sequence(each: Tensor, targets: Tensor) -> Tensor:
+    """Mean over the predicting positions of a sequence, shape (R, n)."""
+    return each if targets.ndim == 1 else each.mean(-1)
+
+
+def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy (R, n) of each sequence; targets (n,), or (n, L) with logits (R, n, L, V)."""
+    index = targets.expand(logits.shape[:-1]).unsqueeze(-1)
+    return _by_sequence(logits.logsumexp(-1) - logits.gather(-1, index).squeeze(-1), targets)
 
 
 def train(
-    model: EmbeddingFFN | AttentionOnly,
+    model: Model,
     task: Task,
     config: TrainConfig,
     seeds: tuple[int, ...] | None = None,
+    *,
+    every_position: bool = False,
 ) -> Run:
     """Train an initialized model in place on a task.
 
     Parameters
     ----------
-    model : EmbeddingFFN or AttentionOnly
+    model : EmbeddingFFN, FixedEmbeddingFFN, AttentionOnly or Transformer
         With ``runs=R``, all runs train at once; the gradient of each is that of its own loss.
     task : Task
     config : TrainConfig
     seeds : tuple of int, optional
         Labels of the runs in the tables, and the seeds of their minibatches. Default: 0, 1, ...
+    every_position : bool
+        A language model's loss and accuracy: every position predicts the token after it and the
+        last one the label, mean over positions. For a model with logits at every position.
 
     Returns
     -------
@@ -228,7 +289,9 @@ def train(
     ------
     ValueError
         If the model's vocabulary is not the task's, the model has not been initialized, or a
-        recorded name is no parameter.
+        recorded name, or one of ``config.muon``, is no parameter.
+    TypeError
+        If every position is to predict and the model reads the last one only.
     FloatingPointError
         If a loss is not finite at a measured step; names the step and the seeds.
     """
@@ -239,9 +302,10 @@ def train(
     named = dict(model.named_parameters())
     if not any(bool(p.any()) for p in named.values()):
         raise ValueError("model: every parameter is zero; call models.initialize_ first.")
-    unknown = [name for name in config.record if name not in named]
-    if unknown:
-        raise ValueError(f"record: expected names out of {sorted(named)}, got {unknown}.")
+    for field, names in (("record", config.record), ("muon", config.muon)):
+        unknown = [name for name in names if name not in named]
+        if unknown:
+            raise ValueError(f"{field}: expected names out of {sorted(named)}, got {unknown}.")
     runs = 1 if model.runs is None else model.runs
     seeds = tuple(range(runs)) if seeds is None else tuple(int(s) for s in seeds)
     if len(seeds) != runs or len(set(seeds)) != runs:
@@ -252,7 +316,15 @@ def train(
     tokens = torch.tensor(task.tokens, device=device)
     labels = torch.tensor(task.labels, device=device)
     weights = torch.tensor(task.weights, device=device, dtype=dtype)
-    optimizer = _optimizer(list(named.values()), config)
+    move = _optimizer_step(named, config, model.runs)
+    targets = labels
+    if every_position:
+        if not hasattr(model, "logits"):
+            raise TypeError(
+                f"every_position: expected a model with logits at every position, a "
+                f"language.transformer.Transformer, got {type(model).__name__}."
+            )
+        targets = torch.cat([tokens[:, 1:], labels[:, None]], dim=1)  # (n, L)
     save = snapshot_steps(config.steps, config.snapshot_every)
     measure = set(save.tolist())
     if config.measure_every:
@@ -263,12 +335,14 @@ def train(
     saved_steps: list[int] = []
     rows: list[tuple[int, NDArray, NDArray]] = []
     for step in range(config.steps + 1):
-        logits = model(tokens) if config.batch_size is None or step in measure else None
+        logits = None
+        if config.batch_size is None or step in measure:
+            logits = _logits(model, tokens, every_position)
         if step in measure:
             assert logits is not None
             with torch.no_grad():
-                loss_r = (_cross_entropy(logits, labels) @ weights).reshape(runs)
-                hit = (logits.argmax(-1) == labels).to(dtype) @ weights
+                loss_r = (_cross_entropy(logits, targets) @ weights).reshape(runs)
+                hit = _by_sequence((logits.argmax(-1) == targets).to(dtype), targets) @ weights
             loss, accuracy = loss_r.double().cpu().numpy(), hit.double().reshape(runs).cpu().numpy()
             if not np.isfinite(loss).all():
                 bad = [s for s, x in zip(seeds, loss, strict=True) if not math.isfinite(x)]
@@ -291,12 +365,17 @@ def train(
             break
         if config.batch_size is None:
             assert logits is not None
-            total = (_cross_entropy(logits, labels) @ weights).sum()
+            total = (_cross_entropy(logits, targets) @ weights).sum()
         else:
-            total = _minibatch_loss(model, tokens, labels, weights, config.batch_size, seeds, step)
-        optimizer.zero_grad(set_to_none=True)
+            rows_of_runs = _minibatches(weights, config.batch_size, seeds, step)
+            # One forward over the union of rows; each run then reads its own.
+            union, position = torch.unique(rows_of_runs, return_inverse=True)
+            losses = _cross_entropy(_logits(model, tokens[union], every_position), targets[union])
+            total = losses.reshape(runs, -1).gather(1, position).mean(dim=1).sum()
+        for parameter in named.values():
+            parameter.grad = None
         total.backward()  # runs share no parameter, so the sum keeps each run's own gradient
-        optimizer.step()
+        move()
 
     snapshots = {name: np.stack(values) for name, values in kept.items()}
     if model.runs is None:
@@ -304,25 +383,13 @@ def train(
     return Run(config, seeds, _tidy(rows, seeds), np.array(saved_steps), snapshots)
 
 
-def _minibatch_loss(
-    model: EmbeddingFFN | AttentionOnly,
-    tokens: Tensor,
-    labels: Tensor,
-    weights: Tensor,
-    batch_size: int,
-    seeds: tuple[int, ...],
-    step: int,
-) -> Tensor:
-    """Sum over runs of the mean loss on rows drawn by weight from a generator of (seed, step)."""
+def _minibatches(weights: Tensor, batch_size: int, seeds: tuple[int, ...], step: int) -> Tensor:
+    """Rows drawn by weight from a generator of (seed, step), shape (R, B)."""
     drawn = []
     for seed in seeds:
         source = torch.Generator().manual_seed((seed << 32) + step)
         drawn.append(torch.multinomial(weights.cpu(), batch_size, True, generator=source))
-    rows = torch.stack(drawn).to(tokens.device)  # (R, B)
-    # One forward over the union of rows; each run then reads its own.
-    union, position = torch.unique(rows, return_inverse=True)
-    losses = _cross_entropy(model(tokens[union]), labels[union]).reshape(len(seeds), -1)
-    return losses.gather(1, position).mean(dim=1).sum()
+    return torch.stack(drawn).to(weights.device)
 
 
 def _tidy(rows: list[tuple[int, NDArray, NDArray]], seeds: tuple[int, ...]) -> pd.DataFrame:

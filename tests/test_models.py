@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from staircase_lib import models, tasks
+from staircase_lib import models, tasks, training
 
 F64 = torch.float64
 
@@ -86,6 +86,33 @@ def test_both_precisions_start_alike():
     torch.testing.assert_close(single.W_in.double(), double.W_in, rtol=1e-7, atol=0)
 
 
+def test_fixed_embeddings_are_the_trainable_model_on_their_scaled_table():
+    table = np.random.default_rng(0).normal(size=(9, 12)) * 7
+    fixed = models.FixedEmbeddingFFN(table, 7, dtype=F64)
+    models.initialize_(fixed, 0.8, torch.Generator().manual_seed(0))
+    assert fixed.scale.item() == pytest.approx(12**-0.8)
+    same = build("ffn")
+    state = fixed.state_dict()
+    embeddings = state["scale"] * torch.tensor(table) / np.sqrt((table**2).mean())
+    same.load_state_dict({"W_E": embeddings, "W_in": state["W_in"], "W_U": state["W_U"]})
+    tokens = torch.tensor([[0, 1, 1], [8, 2, 5]])
+    torch.testing.assert_close(fixed(tokens), same(tokens), rtol=1e-12, atol=1e-14)
+
+
+def test_fixed_embeddings_keep_their_directions_and_train_their_scale():
+    task = tasks.addition(3, None)
+    table = np.random.default_rng(0).normal(size=(2, task.vocab_size, 8))
+    model = models.FixedEmbeddingFFN(table, runs=2)
+    models.initialize_(model, 0.6, models.seeded((0, 1)))
+    before = model.table.clone(), model.scale.detach().clone()
+    config = training.TrainConfig(50, 0.02, "adamw", record=("scale",))
+    run = training.train(model, task, config)
+    assert torch.equal(model.table, before[0])
+    assert bool((model.scale.detach() != before[1]).all())
+    assert run.metric("loss").iloc[-1].max() < run.metric("loss").iloc[0].min()
+    assert run.snapshots["scale"].shape[1:] == (2, 1, 1)
+
+
 def test_polynomial_activation():
     model = models.EmbeddingFFN(5, 4, activation=[1.0, -2.0, 0.5], dtype=F64)
     z = torch.linspace(-2, 2, 9, dtype=F64)
@@ -99,6 +126,12 @@ def test_bad_input():
         models.EmbeddingFFN(5, 4, activation=[1.0, float("nan")])
     with pytest.raises(ValueError, match="vocab_size"):
         models.EmbeddingFFN(0, 4)
+    for table, runs in ((np.ones(3), None), (np.ones((2, 3, 4)), None), (np.ones((2, 3, 4)), 3)):
+        with pytest.raises(ValueError, match=r"table: expected shape .* got \("):
+            models.FixedEmbeddingFFN(table, runs=runs)
+    for table in (np.zeros((3, 4)), np.full((3, 4), np.nan)):
+        with pytest.raises(ValueError, match="table: expected finite entries, not all zero"):
+            models.FixedEmbeddingFFN(table)
     model = build("ffn", runs=2)
     for gamma in (float("nan"), float("inf"), "1"):
         with pytest.raises(ValueError, match="gamma: expected a finite number"):

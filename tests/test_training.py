@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from staircase_lib import models, tasks, training
+from staircase_lib.language.transformer import Transformer
 
 F64 = torch.float64
 TASK = tasks.from_arrays(
@@ -83,6 +84,40 @@ def test_minibatches_depend_on_the_seed_not_on_the_batch():
     np.testing.assert_allclose(both.snapshots["W_E"][:, 1], alone.snapshots["W_E"][:, 0], rtol=1e-9)
 
 
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_every_position_of_a_transformer_is_trained_as_the_plain_loop_does(batch_size):
+    def transformer(seeds):
+        m = Transformer(4, 8, 3, dtype=F64, runs=len(seeds))
+        return models.initialize_(m, 0.6, models.seeded(seeds))
+
+    config = training.TrainConfig(6, 0.02, "adamw", batch_size=batch_size, measure_every=1)
+    run = training.train(transformer((3, 4)), TASK, config, seeds=(3, 4), every_position=True)
+    plain = transformer((4,))
+    optimizer = torch.optim.AdamW(plain.parameters(), 0.02, weight_decay=0.0)
+    weights, labels = torch.tensor(TASK.weights), torch.tensor(TASK.labels)
+    losses = []
+    for step in range(7):
+        rows = torch.arange(4)
+        if batch_size:
+            source = torch.Generator().manual_seed((4 << 32) + step)
+            rows = torch.multinomial(weights, batch_size, True, generator=source)
+        each = []
+        for row in range(4):
+            sequence = torch.tensor(TASK.tokens[row])
+            target = torch.cat([sequence[1:], labels[row : row + 1]])
+            logits = plain.logits(sequence[None])[0, 0]
+            each.append(functional.cross_entropy(logits, target))
+        each = torch.stack(each)
+        losses.append((each @ weights).item())
+        optimizer.zero_grad()
+        (each[rows].mean() if batch_size else each @ weights).backward()
+        optimizer.step()
+    np.testing.assert_allclose(run.metric("loss")[4], losses, rtol=1e-9)
+    # Wrong variant: only the last position counts.
+    ends = training.train(transformer((4,)), TASK, config, seeds=(4,))
+    assert np.abs(ends.metric("loss")[4].to_numpy() - losses).max() > 1e-3
+
+
 def test_snapshots_double_then_are_even_and_hold_the_state_before_the_step():
     assert training.snapshot_steps(25, 10).tolist() == [0, 1, 2, 4, 8, 10, 20, 25]
     assert training.snapshot_steps(3, 100).tolist() == [0, 1, 2, 3]
@@ -154,8 +189,18 @@ def test_length_one():
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match="optimizer: expected 'sgd' or 'adamw', got 'adam'"):
+    with pytest.raises(
+        ValueError, match="optimizer: expected 'sgd', 'adamw' or 'muon', got 'adam'"
+    ):
         training.TrainConfig(10, 0.1, "adam")  # type: ignore[arg-type]
+    for name, matrices in (("adamw", ("W_in",)), ("muon", ())):
+        with pytest.raises(ValueError, match="muon: expected names of parameters"):
+            training.TrainConfig(10, 0.1, name, muon=matrices)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"muon: expected names out of .*W_X"):
+        config = training.TrainConfig(1, 0.1, "muon", muon=("W_X",))
+        training.train(model((0,)), TASK, config)
+    with pytest.raises(TypeError, match="every_position: .* got EmbeddingFFN"):
+        training.train(model((0,)), TASK, training.TrainConfig(1, 0.1), every_position=True)
     with pytest.raises(ValueError, match="steps: expected a positive integer, got 0"):
         training.TrainConfig(0, 0.1)
     with pytest.raises(ValueError, match="lr: expected a finite number"):
