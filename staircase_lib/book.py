@@ -94,7 +94,13 @@ def chapter_parts(
     cells = [
         cell.source for cell in chapter.code if "parameters" not in cell.metadata.get("tags", ())
     ]
-    reads = {name: freshness.file_digest(chapter.path.parent / name) for name in chapter.reads}
+    folder = chapter.path.parent
+    files = [
+        path
+        for pattern in chapter.reads
+        for path in (sorted(folder.glob(pattern)) if "*" in pattern else [folder / pattern])
+    ]
+    reads = {os.path.relpath(path, folder): freshness.file_digest(path) for path in files}
     if ledger is not None and reads_ledger(chapter):
         reads = {
             name: value

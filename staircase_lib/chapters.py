@@ -69,7 +69,8 @@ class Chapter:
     profiles : dict
         For each profile the parameters that it overrides.
     reads : tuple of str
-        Result files that the code reads, relative to the chapter's folder.
+        Files that the code reads, relative to the chapter's folder; a name with ``*`` stands for
+        all that match.
     """
 
     name: str

@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "freshness": set(),
     "chapters": {"jupytext", "nbformat", "yaml"},
     "notebooks": {"papermill", "nbformat", "psutil", "traitlets", "chapters"},
+    "settings": {"chapters"},
     "pages": {"nbformat", "yaml", "freshness", "chapters"},
     "book": {"nbformat", "claims", "freshness", "chapters", "notebooks", "pages"},
     "__main__": {"book", "claims", "chapters", "notebooks"},
