@@ -10,13 +10,22 @@ Shapes: ``n`` tokens, ``F`` features; leading axes (snapshots, runs) are carried
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 from sklearn.model_selection import KFold
 
-__all__ = ["Probe", "alignment", "cosine_similarity", "fit_probe", "pca", "pearson_offdiagonal"]
+__all__ = [
+    "Probe",
+    "alignment",
+    "cosine_similarity",
+    "effective_dimension",
+    "fit_probe",
+    "pca",
+    "pearson_offdiagonal",
+]
 
 
 def _rows(values: ArrayLike, what: str) -> NDArray:
@@ -139,6 +148,27 @@ def pca(X: ArrayLike, k: int = 2) -> tuple[NDArray[np.float64], NDArray[np.float
     return points, s[..., :k] ** 2 / np.where(total > 0, total, 1.0)
 
 
+def effective_dimension(X: ArrayLike) -> NDArray[np.float64]:
+    r"""Participation ratio of the variances along the principal components of the rows.
+
+    .. math:: \Big(\sum_k\lambda_k\Big)^2\Big/\sum_k\lambda_k^2
+
+    Parameters
+    ----------
+    X : real array, shape (..., n, F)
+        Centred first; :math:`\lambda_k` are the eigenvalues of their covariance.
+
+    Returns
+    -------
+    float64 array over the leading axes
+        1 for points on a straight line, 2 for a full circle, at most ``min(n - 1, F)``; 0 if all
+        rows are equal.
+    """
+    shares = pca(X, min(np.shape(X)[-2:]))[1]
+    total = (shares**2).sum(axis=-1)
+    return np.where(total > 0, 1.0 / np.where(total > 0, total, 1.0), 0.0)
+
+
 @dataclass(frozen=True)
 class Probe:
     """A cross-validated probe of a signature.
@@ -169,6 +199,23 @@ class Probe:
     fitted_correlation: float
 
 
+def _contract(features: NDArray, probe: NDArray, slots: int) -> NDArray:
+    """The last axes (P, ..., P) contracted with each column of (P, rank), which comes last."""
+    out = features @ probe
+    for _ in range(slots - 1):
+        out = np.einsum("...pr,pr->...r", out, probe)
+    return out
+
+
+def _pull_back(features: NDArray, probe: NDArray, d_g: NDArray) -> NDArray:
+    """Gradient of the probe from that of the contraction; slots must be interchangeable."""
+    slots = features.ndim - 2
+    if slots == 1:
+        return np.tensordot(features, d_g, axes=((0, 1), (0, 1)))
+    one_left = _contract(features, probe, slots - 1)  # (n, F, P, rank)
+    return slots * np.einsum("nfpr,nfr->pr", one_left, d_g)
+
+
 def _fit(
     features: NDArray, target: NDArray, start: NDArray, ridge: float, iterations: int
 ) -> NDArray[np.float64]:
@@ -178,7 +225,7 @@ def _fit(
 
     def objective(flat: NDArray) -> tuple[float, NDArray]:
         p = flat.reshape(-1, rank)
-        g = features @ p  # (n, F, rank)
+        g = _contract(features, p, features.ndim - 2)  # (n, F, rank)
         norm = np.sqrt(np.einsum("nfr,nfr->n", g, g)) + 1e-30
         unit = g / norm[:, None, None]
         error = np.where(off, np.einsum("nfr,mfr->nm", unit, unit, optimize=True) - target, 0.0)
@@ -186,7 +233,7 @@ def _fit(
         d_unit = 4 / off.sum() * np.tensordot(error, unit, axes=(1, 0))
         radial = np.einsum("nfr,nfr->n", d_unit, unit)[:, None, None]
         d_g = (d_unit - unit * radial) / norm[:, None, None]
-        d_p = np.tensordot(features, d_g, axes=((0, 1), (0, 1))) + 2 * ridge / p.size * p
+        d_p = _pull_back(features, p, d_g) + 2 * ridge / p.size * p
         return float(loss), d_p.ravel()
 
     result = minimize(
@@ -196,7 +243,8 @@ def _fit(
 
 
 def _predict(features: NDArray, probe: NDArray) -> NDArray[np.float64]:
-    return cosine_similarity((features @ probe).reshape(len(features), -1))
+    g = _contract(features, probe, features.ndim - 2)
+    return cosine_similarity(g.reshape(len(features), -1))
 
 
 def fit_probe(
@@ -213,15 +261,19 @@ def fit_probe(
 
     A label signature of order one is contracted over its context slot,
     :math:`g_\alpha(y)=\sum_x S^{(1)}_\alpha(y,x)\,p(x)`; one of order zero is reweighted over its
-    labels, :math:`g_\alpha(y)=p(y)\,S^{(0)}_\alpha(y)`. The probe :math:`p` minimises the mean
+    labels, :math:`g_\alpha(y)=p(y)\,S^{(0)}_\alpha(y)`; of order :math:`m\ge2` every slot is
+    contracted with the same probe,
+    :math:`g_\alpha(y)=\sum S^{(m)}_\alpha(y,x_1..x_m)\,p(x_1)\cdots p(x_m)`, so that every order
+    from one up is read with the same number of parameters. The probe :math:`p` minimises the mean
     squared difference of the cosine similarities of :math:`g` and the given ones over pairs of
     training tokens. With ``folds`` folds over *tokens*, every pair is predicted by probes that
     have not seen at least one of its two tokens.
 
     Parameters
     ----------
-    signature : float array, shape (n, F) or (n, F, P)
-        Order zero or order one; entries that are zero for every token are dropped.
+    signature : float array, shape (n, F) or (n, F, P, ...)
+        Order zero, or one axis of size P for every context slot; labels and context tokens that
+        are zero for every token are dropped.
     similarity : float array, shape (n, n)
         The target, usually the embeddings' cosine similarities.
     folds : int
@@ -253,9 +305,9 @@ def fit_probe(
     s = np.asarray(signature, dtype=np.float64)
     target = _rows(similarity, "similarity")
     n = len(target)
-    if s.ndim not in (2, 3) or len(s) != n or target.shape != (n, n):
+    if s.ndim < 2 or len(set(s.shape[2:])) > 1 or len(s) != n or target.shape != (n, n):
         raise ValueError(
-            f"signature, similarity: expected shapes (n, F) or (n, F, P) and (n, n), "
+            f"signature, similarity: expected shapes (n, F) or (n, F, P, ...) and (n, n), "
             f"got {s.shape} and {target.shape}."
         )
     if not 2 <= folds <= n // 2:
@@ -267,8 +319,14 @@ def fit_probe(
         s = s[:, s.any(axis=0)]
         s, rank = s[:, :, None] * np.eye(s.shape[1]), 1
     else:
-        s = s[:, s.any(axis=(0, 2))][:, :, s.any(axis=(0, 1))]
-    s = s / np.sqrt((s**2).sum(axis=(1, 2)).mean())
+        slots = range(2, s.ndim)
+        # The probe is the same in every slot, so only the part symmetric in the slots counts.
+        s = np.mean([s.transpose(0, 1, *order) for order in permutations(slots)], axis=0)
+        s = s[:, s.any(axis=(0, *slots))]
+        used = s.any(axis=(0, 1, *slots[1:]))
+        for slot in slots:
+            s = np.compress(used, s, axis=slot)
+    s = s / np.sqrt((s**2).reshape(n, -1).sum(axis=1).mean())
     start = 1.0 + 0.1 * np.random.default_rng(seed).standard_normal((s.shape[2], rank))
 
     predicted, count, baseline = np.zeros((n, n)), np.zeros((n, n)), np.zeros((n, n))

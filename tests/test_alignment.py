@@ -61,6 +61,16 @@ def test_pca_spans_and_signs():
     assert none.tolist() == [0, 0]
 
 
+def test_effective_dimension_of_known_shapes():
+    line = np.outer(np.arange(6.0), [3.0, 0, 4]) + 7
+    corners = np.eye(5)  # a regular simplex: four equal variances
+    shapes = {"line": (line, 1), "circle": (circle(20, 1), 2), "simplex": (corners, 4)}
+    for name, (x, expected) in shapes.items():
+        assert alignment.effective_dimension(x) == pytest.approx(expected), name
+    assert alignment.effective_dimension(np.ones((4, 3))) == 0
+    assert alignment.effective_dimension(RNG.standard_normal((2, 3, 5, 4))).shape == (2, 3)
+
+
 def circle(n=20, frequency=3, modulus=20):
     angle = 2 * np.pi * frequency * np.arange(n) / modulus
     return np.stack([np.cos(angle), np.sin(angle)], axis=1)
@@ -110,6 +120,44 @@ def test_probe_gradient_is_the_derivative():
     assert abs(loss(fitted + step) - loss(fitted)) < 1e-7
 
 
+def test_only_order_two_knows_even_frequencies():
+    """The contexts of order 1 see a window of half a circle, which has no even frequency."""
+    task = tasks.modular_addition(10, 20, length=3)
+    first, second = (signatures.label_signature(task, m) for m in (1, 2))
+    wrong = second[np.random.default_rng(1).permutation(10)]
+    for frequency in (2, 4):
+        target = alignment.cosine_similarity(circle(10, frequency))
+        found = alignment.fit_probe(second, target)
+        assert found.correlation > 0.99
+        assert found.mse < 0.05 * alignment.fit_probe(first, target).mse
+        assert found.mse < 0.05 * alignment.fit_probe(wrong, target).mse
+    target = alignment.cosine_similarity(circle(10, 3))
+    assert alignment.fit_probe(first, target).correlation > 0.99
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_probe_of_any_order_is_the_contraction_of_every_slot(slots):
+    """Stationary for the loss written out anew; symmetric or not, the slots are interchangeable."""
+    rng = np.random.default_rng(slots)
+    signature = rng.random((6, 3) + (4,) * slots)
+    target = alignment.cosine_similarity(rng.standard_normal((6, 2)))
+    fitted = alignment.fit_probe(signature, target, folds=2, ridge=0.0, iterations=2000).probe
+
+    def loss(p):
+        g = signatures.project(signature, p[:, None])
+        e = (alignment.cosine_similarity(g) - target)[np.triu_indices(6, 1)]
+        return (e**2).mean()
+
+    assert loss(fitted) < 0.9 * loss(np.ones(4))
+    for direction in rng.standard_normal((5, 4)):
+        step = 1e-3 * np.linalg.norm(fitted) * direction
+        assert loss(fitted) <= loss(fitted + step) + 1e-9
+    turned = alignment.fit_probe(
+        np.swapaxes(signature, 2, -1), target, folds=2, ridge=0.0, iterations=2000
+    ).probe
+    np.testing.assert_allclose(turned, fitted, rtol=1e-6)
+
+
 def test_bad_input():
     with pytest.raises(ValueError, match="finite numbers, got 1"):
         alignment.cosine_similarity([[1.0, np.nan], [0, 1]])
@@ -119,5 +167,7 @@ def test_bad_input():
         alignment.pearson_offdiagonal(np.eye(2), np.eye(2))
     with pytest.raises(ValueError, match="k: expected between 1 and 2, got 3"):
         alignment.pca(np.zeros((2, 4)), 3)
+    with pytest.raises(ValueError, match="expected shapes"):
+        alignment.fit_probe(np.ones((6, 3, 4, 5)), np.eye(6), folds=2)
     with pytest.raises(ValueError, match="folds: expected between 2 and"):
         alignment.fit_probe(np.ones((6, 3)), np.eye(6), folds=5)
