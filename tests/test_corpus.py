@@ -114,6 +114,24 @@ def test_numbers_and_single_bytes_can_be_named(tmp_path, tokenizer):
     assert found.texts([byte]) == ["\\xe8"]
 
 
+def test_words_phrases_and_characters(tmp_path):
+    path = tmp_path / "a.txt"
+    text = "The King's men, the king: 1865 na\u00efve! 十二月 十一月二三 二月 春夏"
+    path.write_text(text * 3 + " once", encoding="utf-8")
+    words = corpus.word_tokenizer(path, 40, phrases=["二月", "十二月"])
+    assert words.encode(text).tokens == [
+        *("the", "king's", "men", ",", "the", "king", ":", "1865", "na\u00efve", "!"),
+        *("十二月", "十", "一", "月", "二", "三", "二月", "春", "夏"),
+    ]
+    found = corpus.encode(path, words, tmp_path / "ids")
+    assert found.texts(words.encode("na\u00efve 春").ids) == ["na\u00efve", "春"]
+    assert words.encode("unseen").tokens == [corpus.UNKNOWN]
+    # Wrong variant: without phrases the name of a month is not one token.
+    assert "十二月" not in corpus.word_tokenizer(path, 40).encode(text).tokens
+    with pytest.raises(ValueError, match="vocab_size: expected at least 2"):
+        corpus.word_tokenizer(path, 1)
+
+
 def test_an_interrupted_encoding_continues_and_gives_the_same_ids(tmp_path, monkeypatch, tokenizer):
     rows = tmp_path / "rows.jsonl"
     rows.write_text("\n".join(json.dumps({"text": f"{i} {TEXTS[i % 3]}"}) for i in range(200)))

@@ -47,9 +47,11 @@ __all__ = [
     "pieces",
     "sources",
     "train_tokenizer",
+    "word_tokenizer",
 ]
 
 SEPARATOR = "<|endoftext|>"
+UNKNOWN = "<|unknown|>"
 _PIECE = 1 << 20  # characters of a document that are in memory at once
 _LONGEST_ROW = 1 << 28  # bytes of a JSON line
 _BATCH = 4 << 20  # characters that are encoded at once
@@ -411,16 +413,64 @@ def train_tokenizer(
         show_progress=False,
     )
 
-    def texts() -> Iterator[str]:
-        seen = 0
-        for text, _ in pieces(corpus, field):
-            seen += len(text)
-            yield text
-            if limit is not None and seen >= limit:
-                return
-
-    tokenizer.train_from_iterator(texts(), trainer)
+    tokenizer.train_from_iterator(_texts(corpus, field, limit), trainer)
     return tokenizer
+
+
+def word_tokenizer(
+    corpus: str | os.PathLike[str],
+    vocab_size: int,
+    *,
+    phrases: Sequence[str] = (),
+    field: str = "text",
+    limit: int | None = None,
+) -> Tokenizer:
+    r"""Whole words as tokens: for questions about words, not for a language model.
+
+    Text is lower-cased; a token is a word, a number, a punctuation mark or one Chinese character.
+    Rare ones share the token ``<|unknown|>``, id 1.
+
+    Parameters
+    ----------
+    corpus, field, limit
+        As in :func:`train_tokenizer`.
+    vocab_size : int
+        ``V``, at least 2: separator, unknown, then the most frequent.
+    phrases : sequence of str
+        Strings that are one token wherever they stand as such, longer ones first, for example
+        Chinese names of months.
+
+    Returns
+    -------
+    tokenizers.Tokenizer
+    """
+    import re
+
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+    if vocab_size < 2:
+        raise ValueError(f"vocab_size: expected at least 2 (separator, unknown), got {vocab_size}.")
+    tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.Lowercase()
+    named = [re.escape(phrase.lower()) for phrase in sorted(phrases, key=len, reverse=True)]
+    letter = r"[\p{L}&&[^\p{Han}]]"
+    kinds = [r"\p{Han}", rf"{letter}+(?:['\u2019]{letter}+)*", r"\p{N}+", r"[^\s\p{L}\p{N}]"]
+    words = Regex("|".join([*named, *kinds]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(words, behavior="removed", invert=True)
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=vocab_size, special_tokens=[SEPARATOR, UNKNOWN], show_progress=False
+    )
+    tokenizer.train_from_iterator(_texts(corpus, field, limit), trainer)
+    return tokenizer
+
+
+def _texts(corpus: str | os.PathLike[str], field: str, limit: int | None) -> Iterator[str]:
+    seen = 0
+    for text, _ in pieces(corpus, field):
+        seen += len(text)
+        yield text
+        if limit is not None and seen >= limit:
+            return
 
 
 @dataclass(frozen=True)
@@ -463,14 +513,17 @@ class TokenFile:
 
     def texts(self, tokens: Iterable[int]) -> list[str]:
         """Text of single tokens; bytes that are no character alone appear as ``\\xNN``."""
-        tokenizer, alphabet = self.tokenizer, _byte_of()
-        found = []
-        for token in tokens:
-            piece = tokenizer.id_to_token(int(token)) or ""
-            known = all(character in alphabet for character in piece)
-            raw = bytes(alphabet[c] for c in piece) if known else piece.encode()
-            found.append(raw.decode("utf-8", errors="backslashreplace"))
-        return found
+        tokenizer = self.tokenizer
+        found = [tokenizer.id_to_token(int(token)) or "" for token in tokens]
+        if tokenizer.decoder is None:  # words
+            return found
+        alphabet = _byte_of()
+        return [
+            bytes(alphabet[c] for c in piece).decode("utf-8", errors="backslashreplace")
+            if all(character in alphabet for character in piece)
+            else piece
+            for piece in found
+        ]
 
 
 @cache
