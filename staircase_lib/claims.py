@@ -92,6 +92,24 @@ class Claim:
     checks: tuple[Check, ...]
 
 
+def median_interval(values: ArrayLike) -> tuple[float, float, float]:
+    """Median over seeds and its bootstrap interval of 95 %, as the ledger judges it.
+
+    Parameters
+    ----------
+    values : float array, shape (R,)
+        Finite, one a seed.
+
+    Returns
+    -------
+    median, low, high : float
+    """
+    x = np.asarray(values, dtype=np.float64).ravel()
+    draws = np.random.default_rng(0).choice(x, size=(4000, x.size))
+    low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
+    return float(np.median(x)), float(low), float(high)
+
+
 def _summary(check: Check, values: ArrayLike) -> dict[str, Any]:
     x = np.atleast_1d(np.asarray(values, dtype=np.float64)).ravel()
     if x.size == 0:
@@ -102,9 +120,7 @@ def _summary(check: Check, values: ArrayLike) -> dict[str, Any]:
         value = x.min() if check.relation == ">=" else x.max()
         low, high = x.min(), x.max()
     else:
-        value = np.median(x)
-        draws = np.random.default_rng(0).choice(x, size=(4000, x.size))
-        low, high = np.quantile(np.median(draws, axis=1), [0.025, 0.975])
+        value, low, high = median_interval(x)
     return {"value": float(value), "low": float(low), "high": float(high), "seeds": int(x.size)}
 
 

@@ -26,6 +26,9 @@ MAY_IMPORT = {
     "gradients": {"torch", "numpy", "tasks", "models", "signatures"},
     "stairs": {"torch", "numpy", "scipy", "tasks", "models", "signatures"},
     "alignment": {"numpy", "scipy", "sklearn"},
+    "criteria": {
+        *("numpy", "torch", "tasks", "signatures", "models", "training", "gradients", "alignment"),
+    },
     "derivations": {"sympy", "derivations"},
     "language": {"torch", "numpy", "tasks", "models", "language"},
     "claims": {"numpy"},
