@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .chapters import PROFILES, BookError, ParameterError, project_root
+from .chapters import PROFILES, BookError, ParameterError, project_root, write_atomically
 from .notebooks import CELL_TIMEOUT
 
 EXIT_CODES = """\
@@ -24,6 +24,8 @@ exit codes:
   130, 143  interrupted by Ctrl-C, by SIGTERM; no kernel is left running
 """
 BOOK_PACKAGES = ("ipykernel", "jupytext", "nbformat", "papermill", "yaml")
+NEEDS = {"claims": (), "measure": ("torch", "pandas", "altair", "vl_convert", "myst_nb")}
+ANYWHERE = ("measure",)  # commands that need no clone of the book
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -97,6 +99,39 @@ def make_parser() -> argparse.ArgumentParser:
     )
     status.add_argument("--profile", choices=PROFILES, default="cpu", help="profile (default: cpu)")
 
+    measure = add("measure", "measure a task of your own: signatures, predicted stairs, training")
+    measure.add_argument(
+        "task",
+        type=Path,
+        metavar="TASK",
+        help="CSV or Parquet: columns x1, x2, … (or one column sequence), label, optional weight",
+    )
+    measure.add_argument("--output", type=Path, metavar="FILE", help="report (default: TASK.html)")
+    measure.add_argument("--json", action="store_true", help="print the numbers as JSON as well")
+    measure.add_argument("--seeds", type=int, default=10, metavar="N", help="seeds (default: 10)")
+    measure.add_argument("--steps", type=int, metavar="N", help="steps of AdamW (default: 1500)")
+    measure.add_argument("--lr", type=float, help="learning rate of AdamW (default: 0.002)")
+    measure.add_argument(
+        "--gamma", type=float, help="initialization rate; larger is smaller (default: 1.3)"
+    )
+    measure.add_argument("--d", type=int, help="width of the model (default: 128)")
+    measure.add_argument(
+        "--orders", type=int, metavar="M", help="highest signature order (default: as time allows)"
+    )
+    measure.add_argument("--anchors", metavar="A,B,…", help="tokens to follow (default: all)")
+    measure.add_argument(
+        "--most-anchors",
+        type=int,
+        default=40,
+        metavar="N",
+        help="without --anchors, follow the N most frequent tokens (default: 40)",
+    )
+    measure.add_argument(
+        "--by-position",
+        action="store_true",
+        help="the same word at another position is another token (the model sees no positions)",
+    )
+
     add("record", "copy the ledger of a complete cpu build to book/results, to be committed")
     return parser
 
@@ -106,13 +141,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        missing = [name for name in BOOK_PACKAGES if find_spec(name) is None]
-        if missing and options.command != "claims":
+        needed = NEEDS.get(options.command, BOOK_PACKAGES)
+        missing = [name for name in needed if find_spec(name) is None]
+        if missing:
             raise BookError(
                 f"{options.command} needs {', '.join(missing)}, which context-staircase[book] "
                 'brings: in your clone, pip install -e ".[book]"'
             )
-        COMMANDS[options.command](project_root(), options)
+        root = Path() if options.command in ANYWHERE else project_root()
+        COMMANDS[options.command](root, options)
     except BookError as error:
         print(error, file=sys.stderr)
         return 2 if isinstance(error, ParameterError) else 1
@@ -210,7 +247,68 @@ def record_claims(root: Path, options: argparse.Namespace) -> None:
     print(f"{book.record(root)} claims recorded in {book.RECORDED_LEDGER}")
 
 
+def measure_task(root: Path, options: argparse.Namespace) -> None:
+    """Measure a task out of a file and write the report."""
+    from .task_files import TaskFileError, read_task
+
+    try:
+        named = read_task(
+            options.task,
+            anchors=options.anchors.split(",") if options.anchors else None,
+            most_anchors=options.most_anchors,
+            by_position=options.by_position,
+        )
+    except TaskFileError as error:
+        raise ParameterError(str(error)) from None
+    report = options.output or options.task.with_suffix(".html")
+    check_writable(report)
+
+    from . import measurement
+
+    given = {name: getattr(options, name) for name in ("d", "gamma", "steps", "lr", "orders")}
+    given = {name: value for name, value in given.items() if value is not None}
+    try:
+        settings = measurement.Settings(seeds=tuple(range(options.seeds)), **given)
+        measurement.most_rows(named.task, settings)
+    except ValueError as error:
+        raise ParameterError(f"--{error}") from None
+    print(f"{options.task}: {named.task}", *named.remarks, sep="\n", file=sys.stderr)
+
+    def tell(what: str) -> None:
+        print(what, file=sys.stderr, flush=True)
+
+    try:
+        measured = measurement.measure(named.task, settings, named.names, progress=tell)
+    except FloatingPointError as error:
+        raise BookError(str(error)) from None
+    for note in measured.notes:
+        print(note, file=sys.stderr)
+
+    from .report import numbers_json, write_html
+
+    try:
+        write_atomically(report, write_html(measured))
+    except OSError as error:
+        raise BookError(f"--output {report}: cannot write there: {error.strerror}") from None
+    if options.json:
+        print(numbers_json(measured))
+    else:
+        print(f"The report: {report.resolve().as_uri()}")
+
+
+def check_writable(file: Path) -> None:
+    """Refuse a file that cannot be written, before the work that would fill it."""
+    try:
+        if file.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=file.parent).close()
+    except OSError as error:
+        raise BookError(f"--output {file}: cannot write there: {error.strerror}") from None
+
+
 COMMANDS = {
+    "measure": measure_task,
     "run": run_chapter,
     "book": build_book,
     "claims": print_claims,

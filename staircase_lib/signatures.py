@@ -18,17 +18,20 @@ from __future__ import annotations
 
 import math
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import coo_array
+from scipy.sparse import coo_array, csr_array
 
 from staircase_lib.tasks import Task
 
 __all__ = [
     "attention_signature",
     "context_signature",
+    "contract",
     "fourier_component",
+    "information",
     "label_signature",
     "project",
 ]
@@ -213,6 +216,54 @@ def attention_signature(
     return mass, joint / np.where(mass > 0, mass, 1.0)[..., None]
 
 
+def information(task: Task, order: int, tokens: ArrayLike | None = None) -> float:
+    r"""Bits about the label that lie in which token it is, given ``m`` context tokens.
+
+    .. math:: I\big(y;\alpha\mid x_1..x_m\big)=\sum P\,\log_2
+              \frac{P(y,\alpha,x_1..x_m)\;P(x_1..x_m)}{P(y,x_1..x_m)\;P(\alpha,x_1..x_m)}
+
+    computed from :math:`S^{(m)}` and the tokens' probabilities. It is zero exactly when the
+    order-``m`` signatures say the same of all asked tokens wherever their contexts meet: zero at
+    order 0 for modular addition, where one number tells nothing, and all of the label at order 1.
+    For all tokens of a task together it is what the ``(m+1)``-th token adds to ``m`` others.
+
+    Parameters
+    ----------
+    task : Task
+    order : int
+        ``m``; ``0 <= m < L``.
+    tokens : array of int, optional
+        Asked tokens; default: the task's anchors.
+
+    Returns
+    -------
+    float
+        Not negative; at most the entropy of the label.
+
+    Raises
+    ------
+    ValueError
+        As :func:`label_signature`.
+    """
+    signature = _signature(task, order, tokens, True, True)
+    assert isinstance(signature, coo_array)
+    asked, label, *context = signature.coords
+    share = task.token_probability(_asked_tokens(task, tokens))
+    joint = signature.data * (share / share.sum())[asked]
+
+    def marginal(*kept: NDArray) -> NDArray[np.float64]:
+        """Probability of the kept coordinates, for every entry."""
+        if not kept:
+            return np.ones_like(joint)
+        _, group = np.unique(np.stack(kept), axis=1, return_inverse=True)
+        total = np.zeros(len(joint))
+        np.add.at(total, group.ravel(), joint)
+        return total[group.ravel()]
+
+    ratio = joint * marginal(*context) / (marginal(label, *context) * marginal(asked, *context))
+    return max(0.0, float(joint @ np.log2(ratio)))
+
+
 def _check_slots(signature: NDArray[np.float64]) -> None:
     if signature.ndim < 3:
         raise ValueError(
@@ -250,6 +301,50 @@ def project(signature: NDArray[np.float64], probes: ArrayLike) -> NDArray[np.flo
         # The contracted axis leaves from position 2 and its probe axis joins at the end.
         out = np.tensordot(out, p, axes=(2, 0))
     return out.reshape(len(signature), -1)
+
+
+def contract(signature: NDArray[np.float64] | coo_array, vectors: ArrayLike) -> NDArray:
+    r"""Read a signature with given vectors for its context tokens.
+
+    .. math:: \sum_{x_1..x_m}S^{(m)}_\alpha(y,x_1..x_m)\;v_{x_1}\odot\dots\odot v_{x_m}
+
+    In Theorem 1 the signature of order ``m`` reaches an embedding in this form, with
+    :math:`v_x=W^\top E_x` (every factor once). Unlike :func:`project` there is one number a
+    component of the vectors, not one for every choice of ``m`` components.
+
+    Parameters
+    ----------
+    signature : array or sparse array, shape (A, V, V, ...)
+        Label signature of any order; :func:`label_signature` with ``sparse=True`` costs least.
+    vectors : float array, shape (V, h)
+
+    Returns
+    -------
+    float64 array, shape (A, Y * h)
+        One feature row per asked token, over the ``Y`` labels that occur; order 0 gives the
+        signature itself, shape (A, Y).
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit.
+    """
+    entries: Any = signature if isinstance(signature, coo_array) else coo_array(signature)
+    v = np.asarray(vectors, dtype=np.float64)
+    if len(entries.shape) < 2 or v.ndim != 2 or v.shape[0] != entries.shape[-1]:
+        raise ValueError(
+            f"signature, vectors: expected shapes (A, V, V, ...) and (V, h), got {entries.shape} "
+            f"and {v.shape}."
+        )
+    asked, label, *context = entries.coords
+    occurring, place = np.unique(label, return_inverse=True)
+    product = np.ones((len(asked), v.shape[1] if context else 1))
+    for slot in context:
+        product *= v[slot]
+    rows = asked.astype(np.int64) * len(occurring) + place.ravel()
+    shape = (entries.shape[0] * len(occurring), len(asked))
+    summed = csr_array((entries.data, (rows, np.arange(len(asked)))), shape=shape) @ product
+    return summed.reshape(entries.shape[0], -1)
 
 
 def fourier_component(

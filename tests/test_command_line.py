@@ -33,6 +33,15 @@ MAY_IMPORT = {
     "language": {"torch", "numpy", "tasks", "models", "language"},
     "claims": {"numpy"},
     "figures": {"altair", "vl_convert", "numpy", "pandas", "alignment", "claims", "figures"},
+    "task_files": {"numpy", "pyarrow", "tasks"},
+    "measurement": {
+        *("numpy", "pandas", "torch", "tasks", "signatures", "models", "training", "stairs"),
+        *("gradients", "alignment"),
+    },
+    "report": {
+        *("numpy", "pandas", "vl_convert", "signatures", "measurement", "figures"),
+        "chart_renderer",
+    },
     "chart_renderer": {"docutils", "myst_nb"},
     "freshness": set(),
     "chapters": {"jupytext", "nbformat", "yaml"},
@@ -40,7 +49,10 @@ MAY_IMPORT = {
     "settings": {"chapters"},
     "pages": {"nbformat", "yaml", "freshness", "chapters"},
     "book": {"nbformat", "claims", "freshness", "chapters", "notebooks", "pages"},
-    "__main__": {"book", "claims", "chapters", "notebooks"},
+    "__main__": {
+        *("book", "claims", "chapters", "notebooks"),
+        *("task_files", "measurement", "report"),
+    },
 }
 
 

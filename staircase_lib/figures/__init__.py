@@ -12,6 +12,7 @@ from staircase_lib.figures.comparisons import interval_chart, onset_chart
 from staircase_lib.figures.curves import metric_curves, order_shares
 from staircase_lib.figures.distributions import distributions, signature_bars
 from staircase_lib.figures.geometry import pca_scatter, similarity_heatmap
+from staircase_lib.figures.orders import order_bars
 from staircase_lib.figures.panels import interval_panels
 from staircase_lib.figures.style import ORDER_COLORS, SERIES_COLORS, enable
 
@@ -24,6 +25,7 @@ __all__ = [
     "interval_panels",
     "metric_curves",
     "onset_chart",
+    "order_bars",
     "order_shares",
     "pca_scatter",
     "signature_bars",

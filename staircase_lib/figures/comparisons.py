@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import altair as alt
+import numpy as np
 import pandas as pd
 
 from staircase_lib.figures import style
@@ -27,7 +28,8 @@ def interval_chart(
     Parameters
     ----------
     table : DataFrame
-        Columns ``name``, ``median``, ``low``, ``high``, optional ``group`` (colour).
+        Columns ``name``, ``median``, ``low``, ``high``, optional ``group`` (colour). A row that
+        is not finite keeps its name, followed by "(undefined)", and gets no mark.
     value_title : str
         What is measured.
     threshold, threshold_label : float, str
@@ -55,7 +57,12 @@ def interval_chart(
             "interval_chart expects low <= median <= high; got "
             f"{wrong.iloc[0][['name', 'low', 'median', 'high']].to_dict()}. Check the columns."
         )
-    names = [str(name) for name in table["name"]]
+    numbers = table[["median", "low", "high"]].to_numpy(dtype=float)
+    defined = [bool(np.isfinite(row).all()) for row in numbers]
+    names = [
+        str(name) if known else f"{name} (undefined)"
+        for name, known in zip(table["name"], defined, strict=True)
+    ]
     low, high = domain or value_range([*table["low"], *table["high"], threshold], log)
     groups = ordered(table, "group") if "group" in table else [""]
     color = alt.Color(
@@ -66,13 +73,13 @@ def interval_chart(
     number = {"value": "median", "low": "low", "high": "high"}
     rows = [
         {"name": name, "group": str(r.get("group", ""))}
-        | {k: float(f"{r[c]:.5g}") for k, c in number.items()}
-        for name, r in zip(names, table.to_dict("records"), strict=True)
+        | {k: float(f"{r[c]:.5g}") if known else None for k, c in number.items()}
+        for name, r, known in zip(names, table.to_dict("records"), defined, strict=True)
     ]
     scale = alt.Scale(type="log" if log else "linear", domain=[low, high], nice=False)
     x = {"title": value_title, "scale": scale, "axis": style.value_axis(low, high, log=log)}
     base = alt.Chart(alt.Data(values=rows)).encode(
-        y=alt.Y("name:N", sort=names, title=None,
+        y=alt.Y("name:N", sort=names, title=None, scale=alt.Scale(domain=names),
                 axis=alt.Axis(ticks=False, domain=False, labelLimit=280)),
         color=color,
         tooltip=[alt.Tooltip("name:N", title="name")]
@@ -94,7 +101,10 @@ def interval_chart(
         ]
     width = int(style.TEXT_WIDTH - 60 - min(6.2 * max(len(n) for n in names), 280))
     chart = alt.layer(*layers).properties(width=width, height=alt.Step(26))
-    values = "; ".join(f"{r['name']} {r['value']} ({r['low']} to {r['high']})" for r in rows)
+    values = "; ".join(
+        f"{name} {r['value']} ({r['low']} to {r['high']})" if known else name
+        for name, r, known in zip(names, rows, defined, strict=True)
+    )
     against = f" Threshold {threshold:g}." if threshold is not None else ""
     description = f"{value_title}, median and interval over seeds: {values}.{against}"
     return style.finish(chart.properties(**({"title": title} if title else {})), description)
@@ -118,7 +128,8 @@ def onset_chart(
     table : DataFrame
         Columns named by `x`, `y`, `series`, ``seed``, optional ``censored`` (bool: not reached
         within the run; ``y`` is then the length of the run, drawn as an open triangle). The
-        line stops where half of the seeds or more are censored.
+        line stops where half of the seeds or more are censored. Rows whose `y` is not finite are
+        not drawn; the description counts them.
     x, y, series : str
         Names of the columns. Texts in `x` make an ordinal axis in the table's order.
     x_title, y_title : str
@@ -138,6 +149,10 @@ def onset_chart(
         If a column is missing.
     """
     require_columns(table, [x, y, "seed", *([series] if series else [])], "onset_chart")
+    undefined = ~np.isfinite(table[y].to_numpy(dtype=float))
+    table = table.loc[~undefined]
+    if table.empty:
+        raise ValueError(f"onset_chart expects a finite {y!r} in one row at least, got none.")
     numeric = pd.api.types.is_numeric_dtype(table[x])
     groups = ordered(table, series) if series else [""]
     color, legend = series_color(groups, series, orders=False)
@@ -200,6 +215,7 @@ def onset_chart(
         + (f" of {', '.join(groups)}" if series else "")
         + f", from {table[y].min():,.4g} to {table[y].max():,.4g}"
         + (f"; {late} did not get there within the run" if late else "")
+        + (f"; {undefined.sum()} are undefined" if undefined.any() else "")
         + "."
     )
     return style.finish(chart.properties(**({"title": title} if title else {})), description)

@@ -14,7 +14,7 @@ from staircase_lib.figures.snapshots import (
     at_snapshot,
     times,
 )
-from staircase_lib.figures.tables import require_columns, require_single
+from staircase_lib.figures.tables import require_columns, require_finite, require_single
 
 _PROBABILITY = 100_000
 
@@ -55,6 +55,7 @@ def distributions(
     """
     require_columns(table, ["token", "label", "kind", "probability"], "distributions")
     require_single(table, ["token", "label", "kind", "step"], "distributions")
+    require_finite(table, "probability", "distributions")
     tokens, kinds = list(table["token"].unique()), [str(k) for k in table["kind"].unique()]
     if not 1 <= len(tokens) <= 6 or not 1 <= len(kinds) <= 3:
         raise ValueError(
@@ -156,6 +157,7 @@ def signature_bars(
     """
     require_columns(table, ["token", "label", "probability"], "signature_bars")
     require_single(table, ["token", "label"], "signature_bars")
+    require_finite(table, "probability", "signature_bars")
     tokens, labels = list(table["token"].unique()), sorted(table["label"].unique())
     if len(tokens) > 12:
         raise ValueError(

@@ -63,7 +63,7 @@ def ends_of(table: pd.DataFrame, x: str, y: str, series: str) -> pd.DataFrame:
     for group, part in table.dropna(subset=[y]).groupby(series, sort=False):
         last = part[x].max() if pd.api.types.is_numeric_dtype(part[x]) else part[x].iloc[-1]
         rows.append({"series": group, "y": part.loc[part[x] == last, y].median()})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["series", "y"])
 
 
 def end_labels(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 
@@ -28,6 +29,16 @@ def require_single(table: pd.DataFrame, keys: Sequence[str], function: str) -> N
         raise ValueError(
             f"{function} expects one row for each {present}; got several for "
             f"{doubles.iloc[0][present].to_dict()}. Choose a seed, or average over seeds."
+        )
+
+
+def require_finite(table: pd.DataFrame, column: str, function: str) -> None:
+    """Raise if a value of the column is missing or not finite."""
+    bad = ~np.isfinite(table[column].to_numpy(dtype=float))
+    if bad.any():
+        raise ValueError(
+            f"{function} expects finite values in {column!r}; got {int(bad.sum())} that are not, "
+            f"the first in {table[bad].iloc[0].to_dict()}. Drop or mend those rows."
         )
 
 
