@@ -88,6 +88,25 @@ def intervals() -> pd.DataFrame:
     )
 
 
+def decisions() -> pd.DataFrame:
+    """Answers of a right rule and of one that always answers the row."""
+    pairs = [(a, b) for a in range(8) for b in range(8)]
+    rows = [("smaller", a, b, min(a, b), True) for a, b in pairs]
+    rows += [("the row", a, b, a, a == min(a, b)) for a, b in pairs]
+    return pd.DataFrame(rows, columns=["panel", "row", "column", "answer", "right"])
+
+
+def contributions() -> pd.DataFrame:
+    """Scores of eight labels in three parts, for two sequences."""
+    rows = [
+        (name, part, y, (8 - y) / 64 if part == "operator" else 1 / 16 + (y == spike) / 2)
+        for name, first, second in (("min(2, 5)", 2, 5), (HOSTILE, 3, 3))
+        for part, spike in (("operator", None), ("first", first), ("second", second))
+        for y in range(8)
+    ]
+    return pd.DataFrame(rows, columns=["sequence", "part", "label", "value"])
+
+
 def gallery() -> dict[str, Any]:
     """Charts by name: every function, alone and in its variants."""
     shares = np.stack([np.linspace(0.97, 0.6, len(STEPS)), np.linspace(0.02, 0.3, len(STEPS))], 1)
@@ -139,6 +158,8 @@ def gallery() -> dict[str, Any]:
         "facets": figures.metric_curves(facets, y_title="accuracy", series="task", facet="γ"),
         "orders": figures.order_shares(orders),
         "signature": figures.signature_bars(bars),
+        "decisions": figures.decision_table(decisions()),
+        "contributions": figures.stacked_scores(contributions()),
         "intervals": figures.interval_chart(
             intervals(), value_title="alignment r₀", threshold=0.98, threshold_label="0.98"
         ),

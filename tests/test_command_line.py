@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "__init__": set(),
     "tasks": {"numpy"},
     "signatures": {"numpy", "scipy", "tasks"},
+    "constructions": {"numpy", "tasks", "signatures"},
     "models": {"torch", "numpy"},
     "training": {"torch", "numpy", "pandas", "tasks", "models"},
     "gradients": {"torch", "numpy", "tasks", "models", "signatures"},

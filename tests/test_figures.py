@@ -11,7 +11,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import vl_convert
-from chart_gallery import HOSTILE, STEPS, N, curves, gallery, onsets, similarities, vectors
+from chart_gallery import (
+    HOSTILE,
+    STEPS,
+    N,
+    contributions,
+    curves,
+    decisions,
+    gallery,
+    onsets,
+    similarities,
+    vectors,
+)
 
 from staircase_lib import figures
 from staircase_lib.chart_renderer import chart_html, inert_json
@@ -176,6 +187,20 @@ def test_step_axis_has_a_place_for_zero() -> None:
             "low <= median <= high",
         ),
         (
+            lambda: figures.stacked_scores(contributions().assign(value=-1.0)),
+            "no negative value",
+        ),
+        (
+            lambda: figures.decision_table(
+                decisions().assign(panel=lambda t: t["row"].astype(str), right=True)
+            ),
+            "at most 4 panels",
+        ),
+        (
+            lambda: figures.decision_table(pd.concat([decisions()] * 2)),
+            "one row for each",
+        ),
+        (
             lambda: figures.signature_bars(
                 pd.DataFrame(columns=["token", "label", "probability"])  # pyright: ignore
             ),
@@ -230,3 +255,10 @@ def test_plain_json_would_not_be_inert() -> None:
     page.feed(f'<script type="application/json">{json.dumps({"a": HOSTILE})}</script>')
     assert "img" in page.tags
     assert json.loads(inert_json({"a": HOSTILE})) == {"a": HOSTILE}
+
+
+def test_the_highest_sum_is_named_and_wrong_answers_are_told() -> None:
+    text = figures.stacked_scores(contributions()).to_dict()["description"]
+    assert "min(2, 5): 2" in text and f"{HOSTILE}: 3" in text
+    text = figures.decision_table(decisions()).to_dict()["description"]
+    assert "smaller: 100%" in text and "the row: 56%" in text  # 36 of 64 pairs

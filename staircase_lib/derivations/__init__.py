@@ -11,6 +11,7 @@ r"""The theory of arXiv:2608.30315, derived step by step with SymPy: one functio
 ``counting``       Proposition 2: how many terms each order has
 ``attention``      Theorem 3: value, key and query parts
 ``paths``          direct, attention and FFN paths of a Transformer block
+``min_max``        the additive rule of section 7 and its margin
 =================  ==================================================================
 
 Wherever a result is called *derived*, it comes out of differentiating a loss whose parameters are

@@ -10,6 +10,7 @@ moves the thin rule in the curves, and the other sliders of the same `clock`.
 
 from staircase_lib.figures.comparisons import interval_chart, onset_chart
 from staircase_lib.figures.curves import metric_curves, order_shares
+from staircase_lib.figures.decisions import decision_table, stacked_scores
 from staircase_lib.figures.distributions import distributions, signature_bars
 from staircase_lib.figures.geometry import pca_scatter, similarity_heatmap
 from staircase_lib.figures.orders import order_bars
@@ -19,6 +20,7 @@ from staircase_lib.figures.style import ORDER_COLORS, SERIES_COLORS, enable
 __all__ = [
     "ORDER_COLORS",
     "SERIES_COLORS",
+    "decision_table",
     "distributions",
     "enable",
     "interval_chart",
@@ -30,4 +32,5 @@ __all__ = [
     "pca_scatter",
     "signature_bars",
     "similarity_heatmap",
+    "stacked_scores",
 ]
