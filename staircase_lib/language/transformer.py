@@ -28,7 +28,10 @@ from torch.nn import functional
 
 from staircase_lib.models import check_sizes, check_tokens
 
-__all__ = ["Block", "Transformer", "next_token_loss", "next_tokens"]
+__all__ = ["ROLES", "Block", "Transformer", "next_token_loss", "next_tokens"]
+
+#: The roles in which attention takes a state: what is read, what is asked, who asks.
+ROLES = ("value", "key", "query")
 
 
 def rms_norm(x: Tensor, gain: Tensor, epsilon: float) -> Tensor:
@@ -87,15 +90,43 @@ class Block(nn.Module):
         """States (R, n, L, d) times a weight, as (R, n, H, L, d/H)."""
         return (x @ weight.unsqueeze(-3)).unflatten(-1, (self.heads, -1)).transpose(-3, -2)
 
-    def attend(self, stream: Tensor) -> Tensor:
-        """What attention writes, shape (R, n, L, d), given the stream of that shape."""
+    def attend(self, stream: Tensor, *, only: str | None = None, last: bool = False) -> Tensor:
+        """What attention writes, given the stream (R, n, L, d).
+
+        Parameters
+        ----------
+        stream : Tensor, shape (R, n, L, d)
+        only : {"value", "key", "query"}, optional
+            The output is the same, but gradients pass through the stream in this role only. By
+            the product rule those of the three roles add up to the whole gradient.
+        last : bool
+            At the last position only.
+
+        Returns
+        -------
+        Tensor, shape (R, n, L, d), or (R, n, 1, d)
+        """
+        if only is not None and only not in ROLES:
+            raise ValueError(f"only: expected one of {ROLES}, got {only!r}.")
         x = rms_norm(stream, self.g_A, self.epsilon)
-        query, key, value = (self._by_head(x, w) for w in (self.W_Q, self.W_K, self.W_V))
-        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
-        weights = torch.softmax(scores.masked_fill(later, -math.inf), dim=-1)  # (R, n, H, L, L)
-        mixed = (weights @ value).transpose(-3, -2).flatten(-2)
+        kept = x.detach() if only else x
+        read, asked, asking = (x if only == role else kept for role in ROLES)
+        weights = self._attention(asking[..., -1:, :] if last else asking, asked)
+        mixed = (weights @ self._by_head(read, self.W_V)).transpose(-3, -2).flatten(-2)
         return mixed @ self.W_O.unsqueeze(-3)
+
+    def _attention(self, asking: Tensor, asked: Tensor) -> Tensor:
+        """Attention (R, n, H, l, L) of the last l positions, given normalised states."""
+        query, key = self._by_head(asking, self.W_Q), self._by_head(asked, self.W_K)
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        rows, columns = scores.shape[-2:]
+        later = torch.ones(rows, columns, dtype=torch.bool, device=scores.device)
+        return torch.softmax(scores.masked_fill(later.triu(1 + columns - rows), -math.inf), dim=-1)
+
+    def attention(self, stream: Tensor) -> Tensor:
+        """Attention (R, n, H, L, L) of each position (rows) on each, given the stream."""
+        x = rms_norm(stream, self.g_A, self.epsilon)
+        return self._attention(x, x)
 
     def feed(self, stream: Tensor) -> Tensor:
         """What the FFN writes, shape (R, n, L, d), given the stream of that shape."""
