@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "models": {"torch", "numpy"},
     "training": {"torch", "numpy", "pandas", "tasks", "models"},
     "gradients": {"torch", "numpy", "tasks", "models", "signatures"},
+    "listening": {"torch", "numpy", "tasks", "models", "training"},
     "stairs": {"torch", "numpy", "scipy", "tasks", "models", "signatures"},
     "alignment": {"numpy", "scipy", "sklearn"},
     "criteria": {
