@@ -49,16 +49,23 @@ class ChartRenderer(MimeRenderPlugin):
 
 def chart_html(spec: dict[str, Any], description: str, height: float) -> tuple[str, str]:
     """HTML of a chart's box, in two parts between which the picture for ``noscript`` goes."""
-    slider = 44 if "slider" in spec.get("usermeta", {}).get("staircase", {}) else 0
+    controls = 44 * sum(map(_controls, spec.get("params", [])))
     before = (
         '<div class="sc-chart">'
         f'<div class="sc-view" role="img" aria-label="{escape(description)}" '
         f'style="min-height:{height:g}px"></div>'
-        f'<div class="sc-controls" style="min-height:{slider}px"></div>'
+        f'<div class="sc-controls" style="min-height:{controls}px"></div>'
         f'<script type="application/json" class="sc-spec">{inert_json(spec)}</script>'
         "<noscript>"
     )
     return before, "</noscript></div>"
+
+
+def _controls(param: dict[str, Any]) -> int:
+    """How many sliders, menus or rows of buttons a parameter has."""
+    if "bind" not in param:
+        return 0
+    return len(param["bind"]) if "select" in param else 1
 
 
 def inert_json(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,30 @@ def contributions() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["sequence", "part", "label", "value"])
 
 
+def phases() -> Any:
+    """A map of two quantities over 4 rates, 3 widths and 2 lengths, and three runs a point."""
+    time = np.geomspace(0.5, 20_000, 30)
+    cells, loss, shares = [], [], []
+    for gamma, width, length in product((0.5, 0.7, 0.9, 1.1), (16, 32, 64), (2, 3)):
+        stair = 10 * width ** (gamma - 0.5) / length
+        point = {"gamma": gamma, "width": width, "length": length}
+        wait = {"quantity": "wait", "value": stair * 40, "censored": stair > 40}
+        text = {"quantity": HOSTILE, "value": gamma, "text": HOSTILE[:3]}
+        cells += [point | wait | {"predicted": stair}, point | text | {"predicted": stair}]
+        for seed in range(3):
+            value = 1 / (1 + time / stair / (1 + 0.1 * seed))
+            loss.append(point | {"seed": seed, "value": value[: 20 + seed]})
+        share = 1 / (1 + time / stair)
+        for order in range(length):
+            value = share if order == 0 else (1 - share) / (length - 1)
+            shares.append(point | {"order": order, "value": value})
+    return figures.phase_diagram(
+        pd.DataFrame(cells), pd.DataFrame(loss), pd.DataFrame(shares), loss_times=time,
+        share_times=time, start=(0.9, 32, 2),
+        loss_title="loss", levels={"order 0": 0.7},
+    )  # fmt: skip
+
+
 def gallery() -> dict[str, Any]:
     """Charts by name: every function, alone and in its variants."""
     shares = np.stack([np.linspace(0.97, 0.6, len(STEPS)), np.linspace(0.02, 0.3, len(STEPS))], 1)
@@ -166,4 +191,5 @@ def gallery() -> dict[str, Any]:
         "onset": figures.onset_chart(
             onsets(), x_title="initialization rate γ", y_title="epochs to 95 % accuracy"
         ),
+        "phase": phases(),
     }

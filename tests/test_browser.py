@@ -208,6 +208,63 @@ def test_moment_is_drawn_in_curves(browser: Browser, gallery: Path) -> None:
     visit.close()
 
 
+# Lines and texts of the loss panel, as the reader sees them.
+LOSS_LINES = (
+    "b => [...b.querySelectorAll('.concat_1_group .mark-line path')].map(p => p.getAttribute('d'))"
+)
+TITLES = "b => [...b.querySelectorAll('.role-title-text text')].map(t => t.textContent)"
+CELLS = """b => [...b.querySelectorAll('.concat_0_group .mark-text.role-mark text')]
+  .map(t => t.textContent)"""
+
+
+def test_phase_diagram_is_explored_by_keyboard_click_and_menu(
+    browser: Browser, gallery: Path
+) -> None:
+    visit = Visit(browser, gallery / "curves.html")
+    box = visit.chart("phase")
+    before, cells = box.evaluate(LOSS_LINES), box.evaluate(CELLS)
+    assert len(before) == 3 and len(cells) == 12
+    assert any("γ = 0.9, d = 32, L = 2" in title for title in box.evaluate(TITLES))
+    slider = box.get_by_role("slider", name="rate γ")
+    slider.focus()
+    slider.press("Home")
+    moved = box.evaluate(LOSS_LINES)
+    assert len(moved) == 3 and moved != before, "the slider opens another point"
+    assert any("γ = 0.5, d = 32, L = 2" in title for title in box.evaluate(TITLES))
+    box.get_by_role("radio", name="64").check()
+    assert any("γ = 0.5, d = 64, L = 2" in title for title in box.evaluate(TITLES))
+    cell = box.get_by_label("value: >2.4k")  # Vega names the cells by their tooltip
+    cell.click(position={"x": 6, "y": 6})
+    assert any("γ = 1.1, d = 64, L = 2" in title for title in box.evaluate(TITLES))
+    assert slider.input_value() == "1.1", "a click moves the slider"
+    assert box.evaluate(LOSS_LINES) not in (before, moved)
+    box.get_by_label("text: 606").click()  # on the number itself
+    assert any("γ = 0.9, d = 16, L = 2" in title for title in box.evaluate(TITLES))
+    box.get_by_role("radio", name="3", exact=True).check()
+    assert box.evaluate(CELLS) != cells, "another length, another map"
+    assert any("L = 3" in title for title in box.evaluate(TITLES))
+    box.get_by_role("combobox").select_option(index=1)
+    assert set(box.evaluate(CELLS)) == {"</s"}
+    visit.close()
+
+
+def test_phase_diagram_keeps_its_choices_when_it_is_drawn_again(
+    browser: Browser, gallery: Path
+) -> None:
+    visit = Visit(browser, gallery / "curves.html")
+    box = visit.chart("phase")
+    box.get_by_role("slider", name="rate γ").press("Home")
+    box.get_by_role("radio", name="16").check()
+    box.get_by_role("radio", name="3", exact=True).check()
+    view = box.evaluate_handle("b => staircaseCharts.drawn.get(b).view")
+    visit.page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    visit.page.wait_for_function(
+        "([b, v]) => staircaseCharts.drawn.get(b).view !== v", arg=[box.element_handle(), view]
+    )
+    assert any("γ = 0.5, d = 16, L = 3" in title for title in box.evaluate(TITLES))
+    visit.close()
+
+
 def test_theme_changes_colours_and_keeps_the_slider(browser: Browser, gallery: Path) -> None:
     visit = Visit(browser, gallery / "charts.html")
     box = visit.chart("scatter")

@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "gradients": {"torch", "numpy", "tasks", "models", "signatures"},
     "listening": {"torch", "numpy", "tasks", "models", "training"},
     "stairs": {"torch", "numpy", "scipy", "tasks", "models", "signatures"},
+    "flows": {"torch", "numpy", "tasks", "models"},
     "alignment": {"numpy", "scipy", "sklearn"},
     "criteria": {
         *("numpy", "torch", "tasks", "signatures", "models", "training", "gradients", "alignment"),

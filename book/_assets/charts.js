@@ -2,7 +2,7 @@
 
    A chart is a box with an inert Vega-Lite specification (staircase_lib/chart_renderer.py). It is
    drawn when it comes near the viewport, with Vega from this site, in the colours of the page's
-   theme and in the width that there is; it is drawn again, its slider where it stood, when either
+   theme and in the width that there is; it is drawn again, its controls where they stood, when either
    changes. Charts of one clock share the current moment: a slider that is moved moves the other
    sliders and the thin rules in the curves. */
 (function () {
@@ -90,6 +90,10 @@
       tooltip: { theme: isDark() ? "dark" : "light" },
       loader: { load: () => Promise.reject(new Error("charts carry their own data")) },
     });
+    for (const buttons of controls.querySelectorAll(".vega-bind-radio")) {
+      buttons.setAttribute("role", "radiogroup");
+      buttons.setAttribute("aria-label", buttons.parentElement.querySelector(".vega-bind-name").textContent.trim());
+    }
     host.setAttribute("role", "img"); // one picture with its description; Vega made it a document
     host.removeAttribute("aria-roledescription");
     return result;
@@ -101,7 +105,7 @@
     const about = (spec.usermeta && spec.usermeta.staircase) || { clock: "" };
     const before = drawn.get(box);
     if (before) {
-      if (about.slider) setParam(spec, about.slider.param, before.view.signal(about.slider.param));
+      keepChoices(spec, before.view);
       before.result.finalize();
     }
     const host = box.querySelector(".sc-view");
@@ -133,8 +137,16 @@
     box.dataset.state = "drawn";
   }
 
-  function setParam(spec, name, value) {
-    for (const param of spec.params || []) if (param.name === name) param.value = value;
+  /* What a reader has set with a slider, a menu, buttons or a click outlives a new drawing. */
+  function keepChoices(spec, view) {
+    for (const param of spec.params || []) {
+      if (!param.bind) continue;
+      if (!param.select) param.value = view.signal(param.name);
+      else {
+        const chosen = param.select.fields.map((field) => [field, view.signal(param.name + "_" + field)]);
+        if (chosen.every(([, value]) => value !== null)) param.value = [Object.fromEntries(chosen)];
+      }
+    }
   }
 
   function schedule(box) {

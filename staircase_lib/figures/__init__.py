@@ -15,6 +15,7 @@ from staircase_lib.figures.distributions import distributions, signature_bars
 from staircase_lib.figures.geometry import pca_scatter, similarity_heatmap
 from staircase_lib.figures.orders import order_bars
 from staircase_lib.figures.panels import interval_panels
+from staircase_lib.figures.phase import phase_diagram
 from staircase_lib.figures.style import ORDER_COLORS, SERIES_COLORS, enable
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "order_bars",
     "order_shares",
     "pca_scatter",
+    "phase_diagram",
     "signature_bars",
     "similarity_heatmap",
     "stacked_scores",
