@@ -16,6 +16,7 @@ from staircase_lib.figures.geometry import pca_scatter, similarity_heatmap
 from staircase_lib.figures.orders import order_bars
 from staircase_lib.figures.panels import interval_panels
 from staircase_lib.figures.phase import phase_diagram
+from staircase_lib.figures.small_multiples import onset_panels, paired_clouds
 from staircase_lib.figures.style import ORDER_COLORS, SERIES_COLORS, enable
 
 __all__ = [
@@ -28,8 +29,10 @@ __all__ = [
     "interval_panels",
     "metric_curves",
     "onset_chart",
+    "onset_panels",
     "order_bars",
     "order_shares",
+    "paired_clouds",
     "pca_scatter",
     "phase_diagram",
     "signature_bars",
