@@ -207,25 +207,18 @@ def _contract(features: NDArray, probe: NDArray, slots: int) -> NDArray:
     return out
 
 
-def _pull_back(features: NDArray, probe: NDArray, d_g: NDArray) -> NDArray:
-    """Gradient of the probe from that of the contraction; slots must be interchangeable."""
-    slots = features.ndim - 2
-    if slots == 1:
-        return np.tensordot(features, d_g, axes=((0, 1), (0, 1)))
-    one_left = _contract(features, probe, slots - 1)  # (n, F, P, rank)
-    return slots * np.einsum("nfpr,nfr->pr", one_left, d_g)
-
-
 def _fit(
     features: NDArray, target: NDArray, start: NDArray, ridge: float, iterations: int
 ) -> NDArray[np.float64]:
     """Probe (P, rank) that minimises the squared similarity error over pairs plus a ridge."""
-    n, rank = len(target), start.shape[1]
+    n, rank, slots = len(target), start.shape[1], features.ndim - 2
     off = ~np.eye(n, dtype=bool)
 
     def objective(flat: NDArray) -> tuple[float, NDArray]:
         p = flat.reshape(-1, rank)
-        g = _contract(features, p, features.ndim - 2)  # (n, F, rank)
+        # All slots but one, (n, F, P, rank), serve the contraction and its derivative.
+        left = _contract(features, p, slots - 1) if slots > 1 else None
+        g = features @ p if left is None else np.einsum("nfpr,pr->nfr", left, p)
         norm = np.sqrt(np.einsum("nfr,nfr->n", g, g)) + 1e-30
         unit = g / norm[:, None, None]
         error = np.where(off, np.einsum("nfr,mfr->nm", unit, unit, optimize=True) - target, 0.0)
@@ -233,7 +226,11 @@ def _fit(
         d_unit = 4 / off.sum() * np.tensordot(error, unit, axes=(1, 0))
         radial = np.einsum("nfr,nfr->n", d_unit, unit)[:, None, None]
         d_g = (d_unit - unit * radial) / norm[:, None, None]
-        d_p = _pull_back(features, p, d_g) + 2 * ridge / p.size * p
+        if left is None:
+            d_p = np.tensordot(features, d_g, axes=((0, 1), (0, 1)))
+        else:  # the slots are interchangeable
+            d_p = slots * np.einsum("nfpr,nfr->pr", left, d_g)
+        d_p = d_p + 2 * ridge / p.size * p
         return float(loss), d_p.ravel()
 
     result = minimize(
