@@ -64,7 +64,7 @@ def interval_panels(
     color = alt.Color(
         "group:N",
         scale=alt.Scale(domain=groups, range=list(style.SERIES_COLORS[: len(groups)])),
-        legend=alt.Legend(title=None, orient="top", columns=3),
+        legend=alt.Legend(title=None, orient="top", columns=2),
     )
     room = 6.2 * max(len(name) for name in names)
     width = int((style.TEXT_WIDTH - 20) / min(len(thresholds), 2) - room - 24)
