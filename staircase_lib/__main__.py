@@ -20,7 +20,8 @@ EXIT_CODES = """\
 exit codes:
   0  done; for `run` and `book`: the last cell of every chapter ran
   1  a chapter failed, a page is broken, or something that the command reads is missing
-  2  the command line is wrong: unknown option or parameter, value of another type
+  2  the command line is wrong: unknown option or parameter, value of another type; for
+     `measure` also: the file holds no task
   130, 143  interrupted by Ctrl-C, by SIGTERM; no kernel is left running
 """
 BOOK_PACKAGES = ("ipykernel", "jupytext", "nbformat", "papermill", "yaml")

@@ -443,24 +443,28 @@ def _first_stair(
     for number, seed in enumerate(settings.seeds if stair is not None else ()):
         model = models.EmbeddingFFN(task.vocab_size, settings.d, dtype=torch.float64)
         models.initialize_(model, settings.gamma, torch.Generator().manual_seed(seed))
+        row = {"seed": seed, "predicted": prediction.time}
+        row |= dict.fromkeys(("measured", "correlation", "shuffled", "cosine"), math.nan)
+        firsts.append(row)
         start = math.log(task.vocab_size)
-        flow = stairs.gradient_flow(
-            model, merged, 3 * prediction.time,
-            stop_loss=start - 2 * (start - prediction.dated), rtol=1e-5,
-        )  # fmt: skip
+        stop = start - 2 * (start - prediction.dated)
+        try:
+            flow = stairs.gradient_flow(
+                model, merged, 3 * prediction.time, stop_loss=stop, rtol=1e-5
+            )
+        except RuntimeError as error:  # the solver gave up: this seed has no stair to compare
+            tell(str(error))
+            continue
         curves += [
             {"seed": seed, "time": 100 * t / prediction.time, "value": loss}
             for t, loss in zip(flow.times, flow.loss, strict=True)
         ]
-        row = {"seed": seed, "predicted": prediction.time}
-        row |= dict.fromkeys(("measured", "correlation", "shuffled", "cosine"), math.nan)
         row["measured"] = flow.time_at(prediction.dated)
         if math.isfinite(row["measured"]):
             at = flow.embeddings[int(np.argmax(flow.loss <= prediction.dated))]
             row["correlation"] = prediction.correlation(at)
             row["shuffled"] = chance.correlation(at)
             row["cosine"] = _mean_cosine(at[task.anchors])
-        firsts.append(row)
         tell(f"first stair by gradient flow: seed {number + 1} of {len(settings.seeds)}")
     columns = ["seed", "predicted", "measured", "correlation", "shuffled", "cosine"]
     return pd.DataFrame(firsts, columns=columns), pd.DataFrame(

@@ -223,13 +223,15 @@ _SCRIPT = """
       host.removeAttribute("aria-roledescription");
       const input = controls.querySelector("input");
       if (input && about.slider) {
+        const { param, steps, label } = about.slider, output = document.createElement("output");
+        (input.closest("label") || input.parentElement).replaceChildren(label, input, output);
+        input.setAttribute("aria-label", label);
         const tell = () => {
-          input.setAttribute("aria-label", about.slider.label);
-          const step = about.slider.steps[result.view.signal(about.slider.param)];
-          input.setAttribute("aria-valuetext", about.slider.label + " " + step);
+          output.textContent = steps[result.view.signal(param)].toLocaleString("en");
+          input.setAttribute("aria-valuetext", label + " " + output.textContent);
         };
         tell();
-        result.view.addSignalListener(about.slider.param, tell);
+        result.view.addSignalListener(param, tell);
       }
       return result;
     };
@@ -416,7 +418,13 @@ def write_html(measured: Measurement) -> str:
                 "seed beside that of their signatures. <em>What to see:</em> move the slider: "
                 "whose pattern do the embeddings take on?"),
         "<h2>Settings and numbers</h2>",
-        _table(["setting", "value"], [[k, str(v)] for k, v in settings.items()]),
+        _table(
+            ["setting", "value"],
+            [
+                [name, "as time allows" if value is None else str(value)]
+                for name, value in settings.items()
+            ],
+        ),
         f'<script type="application/json" id="numbers">{inert_json(numbers)}</script>',
         f"</main><script>(function(){{{vega}\n}})();</script><script>{_SCRIPT}</script>",
         "</body></html>\n",
