@@ -128,8 +128,11 @@ def phase_diagram(
         "time:Q",
         title=f"{time_title} (log scale)",
         scale=alt.Scale(type="log", domain=[low, high], nice=False),
-        axis=alt.Axis(values=style.decades(low, high), format="~s", grid=False, labelOverlap=True),
-    )
+        axis=alt.Axis(
+            values=style.decades(low, high), grid=False, labelOverlap=True,
+            labelExpr="format(datum.value, datum.value < 1 ? '~r' : '~s')",
+        ),
+    )  # fmt: skip
     heatmap = _heatmap(table, choose, width_title, widths).properties(
         width=room // len(gammas) * len(gammas),
         height=_CELL * len(widths),
