@@ -314,32 +314,39 @@ class AttentionOnly(nn.Module):
         """Input width :math:`d_{in}` of each parameter."""
         return {name: self.d for name, _ in self.named_parameters()}
 
-    def _states(self, tokens: Tensor) -> Tensor:
+    def _states(self, tokens: Tensor) -> list[Tensor]:
+        """States that a token has at each position of the sequences, L of (R, V, d)."""
         check_tokens(tokens, self.vocab_size)
         if tokens.shape[1] > self.length:
             raise ValueError(
                 f"tokens: expected at most {self.length} positions, got {tokens.shape[1]}; "
                 f"build the model with a larger length."
             )
-        n, length = tokens.shape
-        rows = self.W_E.index_select(-2, tokens.reshape(-1))
-        return rows.unflatten(-2, (n, length)) + self.W_P[..., None, :length, :]
+        return [self.W_E + self.W_P[..., position, None, :] for position in range(tokens.shape[1])]
 
-    def _attention(self, states: Tensor) -> Tensor:
-        query = states[..., -1, :] @ self.W_Q  # (R, n, d)
-        keys = states @ self.W_K.unsqueeze(-3)  # (R, n, L, d)
-        scores = (keys @ query.unsqueeze(-1)).squeeze(-1) / math.sqrt(self.d)
-        return torch.softmax(scores, dim=-1)
+    def _attention(self, states: list[Tensor], tokens: Tensor) -> Tensor:
+        # Projected before the gather, as in the feed-forward model.
+        query = (states[-1] @ self.W_Q).index_select(-2, tokens[:, -1])  # (R, n, d)
+        scores = [
+            (query * (state @ self.W_K).index_select(-2, column)).sum(-1)
+            for state, column in zip(states, tokens.T, strict=True)
+        ]
+        return torch.softmax(torch.stack(scores, dim=-1) / math.sqrt(self.d), dim=-1)
 
     def attention(self, tokens: Tensor) -> Tensor:
         """Attention of the last position on every position, shape (n, L) or (R, n, L)."""
-        return self._attention(self._states(tokens))
+        return self._attention(self._states(tokens), tokens)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits at the last position, shape (n, V) or (R, n, V), from tokens of shape (n, L)."""
         states = self._states(tokens)
-        mixed = (self._attention(states).unsqueeze(-2) @ states).squeeze(-2)  # (R, n, d)
-        return mixed @ self.W_V @ self.W_U
+        attention = self._attention(states, tokens)
+        readout = self.W_V @ self.W_U  # (R, d, V)
+        logits = torch.zeros((), dtype=readout.dtype, device=readout.device)
+        for position, (state, column) in enumerate(zip(states, tokens.T, strict=True)):
+            read = (state @ readout).index_select(-2, column)  # (R, n, V)
+            logits = logits + attention[..., position, None] * read
+        return logits
 
 
 def seeded(seeds: Iterable[int]) -> list[torch.Generator]:

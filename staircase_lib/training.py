@@ -314,6 +314,9 @@ def train(
     first = next(iter(named.values()))
     device, dtype = first.device, first.dtype
     tokens = torch.tensor(task.tokens, device=device)
+    # Sequences that differ in their label only (a language's) are read once.
+    distinct, row = torch.unique(tokens, dim=0, return_inverse=True)
+    repeated = len(distinct) < len(tokens)
     labels = torch.tensor(task.labels, device=device)
     weights = torch.tensor(task.weights, device=device, dtype=dtype)
     move = _optimizer_step(named, config, model.runs)
@@ -337,7 +340,9 @@ def train(
     for step in range(config.steps + 1):
         logits = None
         if config.batch_size is None or step in measure:
-            logits = _logits(model, tokens, every_position)
+            logits = _logits(model, distinct if repeated else tokens, every_position)
+            if repeated:
+                logits = logits.index_select(0 if model.runs is None else 1, row)
         if step in measure:
             assert logits is not None
             with torch.no_grad():
