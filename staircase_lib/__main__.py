@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,12 +22,16 @@ exit codes:
   0  done; for `run` and `book`: the last cell of every chapter ran
   1  a chapter failed, a page is broken, or something that the command reads is missing
   2  the command line is wrong: unknown option or parameter, value of another type; for
-     `measure` also: the file holds no task
+     `measure` and `count` also: the file holds no task, no text
   130, 143  interrupted by Ctrl-C, by SIGTERM; no kernel is left running
 """
 BOOK_PACKAGES = ("ipykernel", "jupytext", "nbformat", "papermill", "yaml")
-NEEDS = {"claims": (), "measure": ("torch", "pandas", "altair", "vl_convert", "myst_nb")}
-ANYWHERE = ("measure",)  # commands that need no clone of the book
+NEEDS = {
+    "claims": (),
+    "measure": ("torch", "pandas", "altair", "vl_convert", "myst_nb"),
+    "count": ("pandas", "tokenizers"),
+}
+ANYWHERE = ("measure", "count")  # commands that need no clone of the book
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -132,6 +137,56 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="the same word at another position is another token (the model sees no positions)",
     )
+
+    count = add("count", "count the signatures of a text, and tell what its tokens are like")
+    count.add_argument(
+        "corpus",
+        metavar="CORPUS",
+        help="text file, .jsonl, .parquet, folder of these, hf:NAME, a named corpus such as "
+        "default, or a folder of token ids",
+    )
+    count.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="where ids and counts are kept (default: NAME.counts)",
+    )
+    count.add_argument(
+        "--vocab-size", type=int, default=16384, metavar="V", help="tokens (default: 16384)"
+    )
+    count.add_argument("--words", action="store_true", help="whole words as tokens, not a BPE's")
+    count.add_argument(
+        "--field", default="text", help="key or column with the text (default: text)"
+    )
+    count.add_argument(
+        "--order", type=int, choices=(0, 1), default=0, help="pairs, or triples (default: 0)"
+    )
+    count.add_argument(
+        "--tokens", metavar="A,B,…", help="tokens to tell about (order 1: to count, default all)"
+    )
+    count.add_argument(
+        "--window", type=int, default=1, metavar="N", help="tokens away (default: 1)"
+    )
+    count.add_argument(
+        "--direction", choices=("next", "previous", "both"), help="side of the window"
+    )
+    count.add_argument(
+        "--workers",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="threads that count (default: the number of cores)",
+    )
+    count.add_argument(
+        "--memory", type=int, default=1024, metavar="MB", help="for counting (default: 1024)"
+    )
+    count.add_argument(
+        "--form",
+        choices=("probability", "centred", "root", "ppmi"),
+        default="ppmi",
+        help="signature by which neighbours are found (default: ppmi)",
+    )
+    count.add_argument("--json", action="store_true", help="print the report as JSON")
 
     add("record", "copy the ledger of a complete cpu build to book/results, to be committed")
     return parser
@@ -297,6 +352,104 @@ def measure_task(root: Path, options: argparse.Namespace) -> None:
         print(f"The report: {report.resolve().as_uri()}")
 
 
+def count_corpus(root: Path, options: argparse.Namespace) -> None:
+    """Count the signatures of a corpus and print what its tokens are like."""
+    from .language import corpus, counting, summary
+
+    name = Path(options.corpus).name.replace(":", "-") or "corpus"
+    folder = options.folder or Path(f"{name}.counts")
+    tell = _Counter(sys.stderr)
+    try:
+        if (Path(options.corpus) / "header.json").is_file():
+            tokens = corpus.open_tokens(options.corpus)
+        else:
+            print(f"tokens of {options.corpus} in {folder}", file=sys.stderr, flush=True)
+            tokens = corpus.prepare(
+                options.corpus,
+                folder / "tokens",
+                options.vocab_size,
+                words=options.words,
+                field=options.field,
+                progress=lambda done: tell(done, None, "tokens written"),
+            )
+        asked = _token_ids(tokens, options.tokens.split(",")) if options.tokens else None
+        wanted = {
+            "order": options.order,
+            "tokens": asked if options.order else None,
+            "window": options.window,
+            "direction": options.direction,
+        }
+        kind = "-".join(str(value) for value in wanted.values() if not isinstance(value, list))
+        counts = counting.count_signatures(
+            tokens.ids,
+            tokens.vocab_size,
+            **wanted,
+            workers=options.workers,
+            separator=tokens.separator,
+            memory=options.memory * 2**20,
+            folder=folder / f"counts-{kind}",
+            progress=lambda done, n: tell(done, n, "tokens counted"),
+        )
+    except (corpus.CorpusError, ValueError) as error:
+        raise ParameterError(str(error)) from None
+    except OSError as error:
+        raise BookError(str(error)) from None
+    if options.order:
+        found = {"tokens": tokens.length, "triples": int(counts.sum()), "distinct": counts.nnz}
+    else:
+        found = summary.report(tokens, counts, asked=asked, form=options.form)
+    print(json.dumps(found, indent=1, ensure_ascii=False) if options.json else _in_words(found))
+
+
+class _Counter:
+    """Progress of a long count: a line every few seconds, not one a step."""
+
+    def __init__(self, stream: Any, every: float = 5.0) -> None:
+        self.stream, self.every, self.last = stream, every, time.monotonic()
+
+    def __call__(self, done: int, total: int | None, what: str) -> None:
+        if time.monotonic() - self.last >= self.every or done == total:
+            self.last = time.monotonic()
+            of = f" of {total:,}" if total else ""
+            print(f"{done:,}{of} {what}", file=self.stream, flush=True)
+
+
+def _token_ids(tokens: Any, texts: Sequence[str]) -> list[int]:
+    """Ids of tokens that the user names, with a space before them or without."""
+    tokenizer, found = tokens.tokenizer, []
+    for text in texts:
+        ids = [tokenizer.encode(form).ids for form in (f" {text}", text)]
+        single = [i[0] for i in ids if len(i) == 1 and tokens.texts(i)[0].strip() == text]
+        if not single:
+            raise ValueError(
+                f"--tokens: expected single tokens, but {text!r} is {tokens.texts(ids[1])}; a "
+                f"larger --vocab-size or --words may have it."
+            )
+        found.append(single[0])
+    return found
+
+
+def _in_words(found: dict[str, Any]) -> str:
+    from .language.summary import printable
+
+    simple = {name: value for name, value in found.items() if isinstance(value, int)}
+    lines = [f"{name.replace('_', ' '):>18}  {value:,}" for name, value in simple.items()]
+    for name in ("most_predictable", "least_predictable"):
+        if rows := found.get(name):
+            lines += ["", f"{name.replace('_', ' ')} (bits of the next token, occurrences)"]
+            lines += [
+                f"  {row['bits']:7.3f}  {row['count']:>10,}  {printable(row['text'])}"
+                for row in rows
+            ]
+    if rows := found.get("neighbours"):
+        lines += ["", "nearest by signature"]
+        lines += [
+            f"  {printable(row['text'])}: {', '.join(printable(text) for text in row['nearest'])}"
+            for row in rows
+        ]
+    return "\n".join(lines)
+
+
 def check_writable(file: Path) -> None:
     """Refuse a file that cannot be written, before the work that would fill it."""
     try:
@@ -309,6 +462,7 @@ def check_writable(file: Path) -> None:
 
 
 COMMANDS = {
+    "count": count_corpus,
     "measure": measure_task,
     "run": run_chapter,
     "book": build_book,

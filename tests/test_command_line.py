@@ -58,7 +58,7 @@ MAY_IMPORT = {
     "book": {"nbformat", "claims", "freshness", "chapters", "notebooks", "pages"},
     "__main__": {
         *("book", "claims", "chapters", "notebooks"),
-        *("task_files", "measurement", "report"),
+        *("task_files", "measurement", "report", "language"),
     },
 }
 

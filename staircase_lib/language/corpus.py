@@ -45,6 +45,7 @@ __all__ = [
     "encode",
     "open_tokens",
     "pieces",
+    "prepare",
     "sources",
     "train_tokenizer",
     "word_tokenizer",
@@ -640,6 +641,57 @@ def _batches(found: Iterable[Piece]) -> Iterator[list[Piece]]:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def prepare(
+    corpus: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    vocab_size: int,
+    *,
+    words: bool = False,
+    field: str = "text",
+    progress: Callable[[int], None] | None = None,
+) -> TokenFile:
+    """Tokens of a corpus with a tokenizer of its own; what an earlier call made is used again.
+
+    Parameters
+    ----------
+    corpus, field
+        As in :func:`pieces`.
+    folder : path
+        Where tokenizer and ids are, or will be.
+    vocab_size : int
+    words : bool
+        :func:`word_tokenizer` in place of :func:`train_tokenizer`.
+    progress : callable, optional
+        As in :func:`encode`.
+
+    Raises
+    ------
+    CorpusError
+        If the folder was made from something else; otherwise as :func:`encode`.
+    """
+    from tokenizers import Tokenizer
+
+    place = Path(folder)
+    asked = {
+        "corpus": os.fspath(corpus),
+        "field": field,
+        "vocab_size": vocab_size,
+        "words": words,
+    }
+    known, trained = place / "asked.json", place / "tokenizer.json"
+    if known.exists() and _read_json(known) != asked:
+        raise CorpusError(
+            f"{place}: made from {_read_json(known)}, asked for {asked}; give another."
+        )
+    if not trained.exists():
+        train = word_tokenizer if words else train_tokenizer
+        tokenizer = train(corpus, vocab_size, field=field)
+        place.mkdir(parents=True, exist_ok=True)
+        _write_json(known, asked)
+        _write_text(trained, tokenizer.to_str())
+    return encode(corpus, Tokenizer.from_file(str(trained)), place, field=field, progress=progress)
 
 
 def open_tokens(folder: str | os.PathLike[str]) -> TokenFile:

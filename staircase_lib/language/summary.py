@@ -1,4 +1,4 @@
-r"""What order-0 counts of a corpus say about its tokens: predictability and neighbours.
+r"""What order-0 counts of a corpus say about its tokens: predictability, neighbours, a report.
 
 Shapes: ``A`` rows (tokens), ``V`` labels.
 """
@@ -12,7 +12,10 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-__all__ = ["nearest_neighbours", "predictability"]
+from staircase_lib.language.corpus import TokenFile
+from staircase_lib.language.counting import Form, corpus_signature
+
+__all__ = ["nearest_neighbours", "predictability", "printable", "report"]
 
 
 def predictability(counts: Any, least: int = 100) -> pd.DataFrame:
@@ -96,3 +99,69 @@ def nearest_neighbours(
     k = min(k, len(pool) - int(np.isin(asked, pool).any()))
     order = np.argsort(-cosine, axis=1, kind="stable")[:, :k]
     return pool[order], np.take_along_axis(cosine, order, axis=1)
+
+
+def printable(text: str) -> str:
+    """Text with control characters, direction marks and the like written as escapes."""
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(shown)
+
+
+def report(
+    tokens: TokenFile,
+    counts: Any,
+    *,
+    asked: ArrayLike | None = None,
+    form: Form = "ppmi",
+    least: int = 100,
+    rows: int = 10,
+) -> dict[str, Any]:
+    """Numbers of a corpus: sizes, most and least predictable tokens, nearest neighbours.
+
+    Parameters
+    ----------
+    tokens : TokenFile
+    counts : sparse array, shape (V, V)
+        Its order-0 counts, all tokens.
+    asked : array of int, optional
+        Tokens whose neighbours are listed. Default: those of the most frequent ``rows``.
+    form : {"probability", "centred", "root", "ppmi"}
+        Signature that neighbours are judged by.
+    least : int
+        Tokens with fewer occurrences are neither ranked nor neighbours.
+    rows : int
+        Length of the lists.
+
+    Returns
+    -------
+    dict
+        JSON-ready: ``tokens``, ``documents``, ``vocab_size``, ``pairs`` (counted), ``distinct``,
+        ``most_predictable`` and ``least_predictable`` (lists of ``text``, ``count``, ``bits``),
+        ``neighbours`` (lists of ``text`` and ``nearest``).
+    """
+    ranked = predictability(counts, least)
+    frequent = ranked.sort_values("count", ascending=False)["token"].to_numpy()
+    chosen = frequent[:rows] if asked is None else np.atleast_1d(np.asarray(asked))
+
+    def listed(table: Any) -> list[dict[str, Any]]:
+        texts = tokens.texts(table["token"])
+        columns = zip(texts, table["count"], table["bits"], strict=True)
+        return [{"text": t, "count": int(c), "bits": round(float(b), 4)} for t, c, b in columns]
+
+    neighbours = []
+    if len(chosen) and len(frequent) > 1:
+        nearest, _ = nearest_neighbours(corpus_signature(counts, form), chosen, 5, frequent)
+        neighbours = [
+            {"text": text, "nearest": tokens.texts(row)}
+            for text, row in zip(tokens.texts(chosen), nearest, strict=True)
+        ]
+    return {
+        "tokens": tokens.length,
+        "documents": tokens.documents,
+        "vocab_size": tokens.vocab_size,
+        "pairs": int(counts.sum()),
+        "distinct": int(counts.nnz),
+        "most_predictable": listed(ranked.head(rows)),
+        "least_predictable": listed(ranked.tail(rows).iloc[::-1]),
+        "neighbours": neighbours,
+    }

@@ -1,0 +1,74 @@
+"""The command `count`, as somebody with a text of their own uses it."""
+
+import json
+import sys
+
+import pytest
+from project import run
+
+TEXT = "the cat saw the dog. the dog saw the cat. one two three one two three. \u202eevil\n" * 120
+
+
+def count(folder, *arguments):
+    return run([sys.executable, "-P", "-m", "staircase_lib", "count", *arguments], folder)
+
+
+@pytest.fixture
+def text(tmp_path):
+    (tmp_path / "my text.txt").write_text(TEXT, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_text_becomes_a_report_and_is_not_counted_twice(text):
+    first = count(text, "my text.txt", "--words", "--vocab-size", "50", "--tokens", "cat,one")
+    assert first.returncode == 0, first.stderr
+    assert "tokens counted" in first.stderr and "nearest by signature" in first.stdout
+    assert "\\u202e" in first.stdout and "\u202e" not in first.stdout  # a mark is shown, not obeyed
+    made = text / "my text.txt.counts"
+    ids = (made / "tokens/ids.bin").stat().st_mtime_ns
+    again = count(text, "my text.txt", "--words", "--vocab-size", "50", "--json")
+    assert again.returncode == 0, again.stderr
+    assert "counted" not in again.stderr and (made / "tokens/ids.bin").stat().st_mtime_ns == ids
+    found = json.loads(again.stdout)
+    assert found["documents"] == 1 and found["pairs"] == found["tokens"] - 2
+    assert found["vocab_size"] == 10 + 2
+    best = {row["text"]: row["bits"] for row in found["most_predictable"]}
+    assert best["one"] == best["two"] == 0.0
+    nearest = {row["text"]: row["nearest"] for row in found["neighbours"]}
+    assert nearest["cat"][0] == "dog"
+
+
+def test_ids_that_are_there_are_counted_without_the_text(text):
+    assert count(text, "my text.txt", "--vocab-size", "300").returncode == 0
+    (text / "my text.txt").unlink()
+    ids = "my text.txt.counts/tokens"
+    found = count(text, ids, "--folder", "other", "--order", "1", "--tokens", "cat", "--json")
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["triples"] == TEXT.count("cat")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.txt"], "expected a file, a folder, hf:NAME or one of"),
+        (["my text.txt", "--vocab-size", "10"], "vocab_size: expected at least 257"),
+        (
+            ["my text.txt", "--vocab-size", "300", "--tokens", "zebra"],
+            "expected single tokens, but",
+        ),
+        (["my text.txt", "--vocab-size", "300", "--window", "0"], "window: expected a positive"),
+        (["binary.txt"], "this is a binary file"),
+        (["empty.txt"], "no text in it"),
+    ],
+)
+def test_what_cannot_be_counted_is_said_in_one_line(text, arguments, message):
+    (text / "binary.txt").write_bytes(b"\x00\x01")
+    (text / "empty.txt").touch()
+    done = count(text, *arguments)
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_other_settings_do_not_mix(text):
+    assert count(text, "my text.txt", "--words", "--vocab-size", "50").returncode == 0
+    done = count(text, "my text.txt", "--words", "--vocab-size", "40")
+    assert done.returncode == 2 and "give another" in done.stderr
