@@ -50,7 +50,7 @@ def stacked_scores(
     color = alt.Color(
         "part:N",
         scale=alt.Scale(domain=parts, range=list(style.SERIES_COLORS[1 : 1 + len(parts)])),
-        legend=alt.Legend(title=None, orient="top"),
+        legend=alt.Legend(title=None, orient="top", columns=2),
     )
 
     def panel(sequence: Any) -> Any:

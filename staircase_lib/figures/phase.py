@@ -177,6 +177,8 @@ def number_text(value: float, censored: bool = False) -> str:
         return "–"
     if abs(value) >= 9_950:
         text = f"{value / 1000:.0f}k"
+    elif 0.95 <= abs(value) < 1:  # two digits would hide what is short of one
+        text = f"{value:.3g}"
     elif abs(value) >= 995:
         text = f"{value / 1000:.1f}k"
     else:
@@ -332,7 +334,7 @@ def _shares(shares: pd.DataFrame, time: Any) -> Any:
             range=[style.ORDER_COLORS[order] for order in orders],
         ),
         legend=alt.Legend(
-            title=None, orient="bottom", symbolType="stroke", symbolStrokeWidth=3, columns=4
+            title=None, orient="bottom", symbolType="stroke", symbolStrokeWidth=3, columns=2
         ),
     )
     return (

@@ -84,7 +84,7 @@ def onset_panels(
         if discrete:
             horizontal: dict[str, Any] = {
                 "shorthand": "x:O",
-                "axis": alt.Axis(labelAngle=0, labelOverlap=True, grid=False),
+                "axis": alt.Axis(labelAngle=0, labelOverlap=True, labelSeparation=3, grid=False),
             }
         else:
             horizontal = {
