@@ -37,7 +37,7 @@ def rows_of(spec: dict[str, Any], column: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("value", "censored", "text"),
     [
-        (0.9876, False, "0.99"), (3.14, False, "3.1"), (9.96, False, "10"), (994.0, False, "994"),
+        (0.9876, False, "0.988"), (3.14, False, "3.1"), (9.96, False, "10"), (994.0, False, "994"),
         (996.0, False, "1.0k"), (12_345.0, True, ">12k"), (np.nan, True, "–"),
     ],
 )  # fmt: skip
