@@ -85,6 +85,19 @@ def test_long_documents_come_in_pieces_and_lose_nothing(tmp_path, monkeypatch, t
             assert ids == tokenizer.encode(text).ids
 
 
+@pytest.mark.parametrize("kind", [corpus.train_tokenizer, corpus.word_tokenizer])
+@pytest.mark.parametrize("text", ["x" * 200_000, "=" * 200_000, "1" * 200_000, " " * 200_000 + "x"])
+def test_a_word_without_an_end_is_cut(tmp_path, kind, text):
+    path = tmp_path / "a.txt"
+    path.write_text(text)
+    tokenizer = kind(path, 300)
+    found = corpus.encode(path, tokenizer, tmp_path / "ids")
+    longest = max(tokenizer.get_vocab(), key=lambda t: 0 if t.startswith("<|") else len(t))
+    assert len(longest) <= 64
+    if kind is corpus.train_tokenizer:
+        assert tokenizer.decode(found.ids[:-1].tolist()) == text
+
+
 def test_tokens_on_disk_are_the_text(tmp_path, tokenizer):
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps({"text": t}) for t in TEXTS), encoding="utf-8")

@@ -42,7 +42,7 @@ def rows_of(spec: dict[str, Any], column: str) -> list[dict[str, Any]]:
     ],
 )  # fmt: skip
 def test_numbers_fit_their_cells(value: float, censored: bool, text: str) -> None:
-    assert phase.number_text(value, censored) == text and len(text) <= 4
+    assert phase.number_text(value, censored) == text and len(text) <= 5
 
 
 def test_every_point_has_its_seeds_and_orders_and_they_survive_the_transport() -> None:

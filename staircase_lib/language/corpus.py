@@ -399,7 +399,8 @@ def train_tokenizer(
     if vocab_size < 257:
         raise ValueError(f"vocab_size: expected at least 257 (bytes, separator), got {vocab_size}.")
     tokenizer = Tokenizer(models.BPE())
-    words = Regex(r"\p{N}{1,3}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+")
+    # Words have an end even where a text has none: merges within one cost its length squared.
+    words = Regex(r"\p{N}{1,3}| ?\p{L}{1,64}| ?[^\s\p{L}\p{N}]{1,64}|\s{1,64}")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(words, behavior="isolated"),
@@ -455,7 +456,8 @@ def word_tokenizer(
     tokenizer.normalizer = normalizers.Lowercase()
     named = [re.escape(phrase.lower()) for phrase in sorted(phrases, key=len, reverse=True)]
     letter = r"[\p{L}&&[^\p{Han}]]"
-    kinds = [r"\p{Han}", rf"{letter}+(?:['\u2019]{letter}+)*", r"\p{N}+", r"[^\s\p{L}\p{N}]"]
+    word = rf"{letter}{{1,64}}(?:['\u2019]{letter}{{1,64}})*"
+    kinds = [r"\p{Han}", word, r"\p{N}{1,64}", r"[^\s\p{L}\p{N}]"]
     words = Regex("|".join([*named, *kinds]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(words, behavior="removed", invert=True)
     trainer = trainers.WordLevelTrainer(
