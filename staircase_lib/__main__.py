@@ -186,6 +186,13 @@ def make_parser() -> argparse.ArgumentParser:
         default="ppmi",
         help="signature by which neighbours are found (default: ppmi)",
     )
+    count.add_argument(
+        "--least",
+        type=int,
+        default=100,
+        metavar="N",
+        help="tokens with fewer occurrences are neither ranked nor neighbours (default: 100)",
+    )
     count.add_argument("--json", action="store_true", help="print the report as JSON")
 
     add("record", "copy the ledger of a complete cpu build to book/results, to be committed")
@@ -317,7 +324,11 @@ def measure_task(root: Path, options: argparse.Namespace) -> None:
     except TaskFileError as error:
         raise ParameterError(str(error)) from None
     report = options.output or options.task.with_suffix(".html")
+    if report.exists() and report.samefile(options.task):
+        raise ParameterError(f"--output {report}: that is the task itself; give another file.")
     check_writable(report)
+    if options.gamma is not None and not 0 <= options.gamma <= 10:
+        raise ParameterError(f"--gamma: expected a rate from 0 to 10, got {options.gamma}.")
 
     from . import measurement
 
@@ -354,7 +365,7 @@ def measure_task(root: Path, options: argparse.Namespace) -> None:
 
 def count_corpus(root: Path, options: argparse.Namespace) -> None:
     """Count the signatures of a corpus and print what its tokens are like."""
-    from .language import corpus, counting, summary
+    from .language import corpus, counting, folders, summary
 
     name = Path(options.corpus).name.replace(":", "-") or "corpus"
     folder = options.folder or Path(f"{name}.counts")
@@ -392,12 +403,18 @@ def count_corpus(root: Path, options: argparse.Namespace) -> None:
         )
     except (corpus.CorpusError, ValueError) as error:
         raise ParameterError(str(error)) from None
+    except folders.FolderInUse as error:
+        raise BookError(str(error)) from None
     except OSError as error:
         raise BookError(str(error)) from None
+    if not counts.nnz:
+        raise ParameterError(
+            f"{options.corpus}: nothing to count: no token has another beside it in its document."
+        )
     if options.order:
         found = {"tokens": tokens.length, "triples": int(counts.sum()), "distinct": counts.nnz}
     else:
-        found = summary.report(tokens, counts, asked=asked, form=options.form)
+        found = summary.report(tokens, counts, asked=asked, form=options.form, least=options.least)
     print(json.dumps(found, indent=1, ensure_ascii=False) if options.json else _in_words(found))
 
 
@@ -432,15 +449,18 @@ def _token_ids(tokens: Any, texts: Sequence[str]) -> list[int]:
 def _in_words(found: dict[str, Any]) -> str:
     from .language.summary import printable
 
-    simple = {name: value for name, value in found.items() if isinstance(value, int)}
+    names = ("tokens", "documents", "vocab_size", "pairs", "triples", "distinct")
+    simple = {name: found[name] for name in names if name in found}
     lines = [f"{name.replace('_', ' '):>18}  {value:,}" for name, value in simple.items()]
     for name in ("most_predictable", "least_predictable"):
         if rows := found.get(name):
-            lines += ["", f"{name.replace('_', ' ')} (bits of the next token, occurrences)"]
+            lines += ["", f"{name.replace('_', ' ')}: bits of the next token, occurrences, token"]
             lines += [
                 f"  {row['bits']:7.3f}  {row['count']:>10,}  {printable(row['text'])}"
                 for row in rows
             ]
+    if "least" in found and len(found["most_predictable"]) < found["rows"]:
+        lines += ["", f"tokens that occur {found['least']:,} times or more only; see --least"]
     if rows := found.get("neighbours"):
         lines += ["", "nearest by signature"]
         lines += [

@@ -32,7 +32,7 @@ from staircase_lib.tasks import Task, from_arrays
 __all__ = ["NamedTask", "TaskFileError", "read_task"]
 
 _DELIMITERS = (",", ";", "\t")
-_MISSING = ("", "nan", "none", "null", "<na>")
+_MISSING = ("", "nan", "<na>")
 _FORMAT = "columns x1, x2, … (or one column sequence), label and, if you like, weight"
 _WHOLE = re.compile(r"[+-]?\d+\.0+")
 
@@ -164,7 +164,9 @@ def _read_csv(path: Path) -> tuple[list[str], _Rows, list[str]]:
             raise TaskFileError(f"{path}, line {reader.line_num}: no CSV: {error}.") from None
 
     rows = lines()
-    place, top = next(rows)
+    place, top = next(rows, ("", []))
+    if not top:
+        raise TaskFileError(f"{path}: the file is empty; expected {_FORMAT}.")
     header = [cell.lower() for cell in top]
     if any(_known(cell) for cell in header):
         return header, rows, []
@@ -259,6 +261,12 @@ def _columns(
         labels.append(_name(cells[place_of["label"]], place, "label"))
         if "weight" in place_of:
             weights.append(_weight(cells[place_of["weight"]], place))
+    small = [w for w in weights if 0 < w < 1e-100 * max(weights)]
+    if small:
+        raise TaskFileError(
+            f"{path}: the weight {small[0]} vanishes beside {max(weights)}; give it zero, or drop "
+            f"the row."
+        )
     if not sequences:
         raise TaskFileError(f"{path}: expected at least one sequence below the header, got none.")
     return sequences, labels, weights if "weight" in place_of else None
@@ -269,8 +277,12 @@ def _name(cell: str, place: str, what: str) -> str:
         raise TaskFileError(
             f"{place}: expected a {what}, got {cell!r}; fill it in or drop the row."
         )
+    if "\0" in cell:
+        raise TaskFileError(f"{place}: expected a {what}, got the character zero in {cell!r}.")
     if _WHOLE.fullmatch(cell):  # whole numbers that some program wrote as 3.0
-        return str(int(float(cell)))
+        whole = cell.partition(".")[0]
+        digits = whole.lstrip("+-").lstrip("0") or "0"
+        return f"-{digits}" if whole.startswith("-") and digits != "0" else digits
     return cell
 
 
@@ -298,7 +310,7 @@ def _vocabulary(sequences: list[list[str]], labels: list[str]) -> list[str]:
 
 def _ordered(names: list[str]) -> list[str]:
     """Numbers in their order; words, and numbers among words, as they came."""
-    keys = [re.fullmatch(r"([+-]?\d+)(?:@(\d+))?", name) for name in names]
+    keys = [re.fullmatch(r"([+-]?\d{1,300})(?:@(\d+))?", name) for name in names]
     if not all(keys):
         by_position = [re.fullmatch(r".*@(\d+)", name) for name in names]
         if all(by_position):

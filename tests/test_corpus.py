@@ -3,6 +3,8 @@
 import gzip
 import hashlib
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -173,6 +175,32 @@ def test_an_interrupted_encoding_continues_and_gives_the_same_ids(tmp_path, monk
         corpus.encode(other, tokenizer, tmp_path / "ids")
 
 
+def test_text_that_has_changed_is_not_taken_for_what_it_was(tmp_path, tokenizer):
+    path = tmp_path / "a.txt"
+    path.write_text("one two")
+    corpus.encode(path, tokenizer, tmp_path / "ids")
+    corpus.prepare(path, tmp_path / "both", 300)
+    path.write_text("one two three")
+    with pytest.raises(CorpusError, match="or of text that has changed since"):
+        corpus.encode(path, tokenizer, tmp_path / "ids")
+    with pytest.raises(CorpusError, match=r"text that has changed since \(files\)"):
+        corpus.prepare(path, tmp_path / "both", 300)
+
+
+def test_training_can_be_interrupted(tmp_path):
+    """A signal ends the program while the tokenizer is trained, not afterwards."""
+    (tmp_path / "a.txt").write_text(" ".join(f"w{i * i}x{i}" for i in range(400_000)))
+    program = """
+import signal, sys
+from staircase_lib.language import corpus
+signal.signal(signal.SIGALRM, lambda *a: sys.exit(7))
+signal.alarm(1)
+corpus.train_tokenizer(sys.argv[1], 60_000)
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "a.txt")], timeout=60)
+    assert done.returncode == 7
+
+
 def test_token_files_that_were_damaged_are_refused(tmp_path, tokenizer):
     path = tmp_path / "a.txt"
     path.write_text("some text " * 50)
@@ -208,10 +236,16 @@ def test_token_files_that_were_damaged_are_refused(tmp_path, tokenizer):
         ("a.txt", b"PK\x03\x04\x00\x01", r"byte 4 is zero: this is a binary file"),
         ("a.txt", gzip.compress(b"text"), r"binary file|not UTF-8"),
         ("a.txt", b"", r"a\.txt: no text in it"),
-        ("a.jsonl", b'{"text": "x"}\n{"text": 3}\n', r"line 2: expected text under 'text', got"),
+        (
+            "a.jsonl",
+            b'{"text": "x"}\n{"text": 3}\n',
+            r"line 2: expected text under 'text', got 'text' of type int",
+        ),
         ("a.jsonl", b'{"text": "x"}\n{"body": "y"}\n', r"line 2: .* got \['body'\]"),
         ("a.jsonl", b'{"text": "x"\n', r"line 1: not JSON"),
         ("a.jsonl", b'"x"\n', r"line 1: .* got str"),
+        ("a.jsonl", b'{"text": "\\ud800 x"}\n', r"line 1: character 0 is half a surrogate pair"),
+        ("a.txt", b" \n\t \n", r"no text in it"),
         ("a.parquet", b"no parquet", r"not a Parquet file"),
     ],
 )

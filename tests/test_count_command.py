@@ -59,11 +59,13 @@ def test_ids_that_are_there_are_counted_without_the_text(text):
         (["my text.txt", "--vocab-size", "300", "--window", "0"], "window: expected a positive"),
         (["binary.txt"], "this is a binary file"),
         (["empty.txt"], "no text in it"),
+        (["one.txt", "--words"], "nothing to count"),
     ],
 )
 def test_what_cannot_be_counted_is_said_in_one_line(text, arguments, message):
     (text / "binary.txt").write_bytes(b"\x00\x01")
     (text / "empty.txt").touch()
+    (text / "one.txt").write_text("a")
     done = count(text, *arguments)
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from staircase_lib import tasks
-from staircase_lib.language import counting
+from staircase_lib.language import counting, folders
+from staircase_lib.language.folders import FolderInUse, locked
 from staircase_lib.language.paths import next_token_signature
 
 SMALL = 2**20  # the least memory that may be asked for
@@ -215,14 +216,14 @@ def test_an_interrupted_count_continues_where_it_was(tmp_path, monkeypatch):
 
 def test_a_full_disk_is_said_and_leaves_no_half_shard(tmp_path, monkeypatch):
     ids = zipf(200_000, 100)
-    real = counting.os.replace
+    real = folders.os.replace
 
     def full(source, target):
         if Path(target).suffix == ".keys" and len(list(tmp_path.glob("shards/*.keys"))) == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
         real(source, target)
 
-    monkeypatch.setattr(counting.os, "replace", full)
+    monkeypatch.setattr(folders.os, "replace", full)
     with pytest.raises(OSError, match="no space left .* make the same call again"):
         counting.count_signatures(ids, 100, memory=SMALL, folder=tmp_path)
     assert len(list(tmp_path.glob("shards/*.keys"))) == 2
@@ -249,6 +250,14 @@ def test_a_folder_of_other_counts_is_refused(tmp_path):
     for other, options in ((ids[::-1].copy(), {}), (ids, {"window": 2}), (ids, {"separator": 3})):
         with pytest.raises(ValueError, match="holds counts of other ids or other settings"):
             counting.count_signatures(other, 10, folder=tmp_path, **options)
+    kept = (tmp_path / "counts.part").read_bytes()
+    (tmp_path / "counts.part").write_bytes(kept[:-8])
+    with pytest.raises(ValueError, match="should hold .* entries and has .* Delete it"):
+        counting.count_signatures(ids, 10, folder=tmp_path)
+    (tmp_path / "counts.part").write_bytes(kept)
+    with locked(tmp_path), pytest.raises(FolderInUse, match="another run is writing there"):
+        counting.count_signatures(ids, 10, folder=tmp_path)
+    assert counting.count_signatures(ids, 10, folder=tmp_path).sum() == len(ids) - 1
     (tmp_path / "counts.json").write_text("[1")
     with pytest.raises(ValueError, match="holds counts of other"):
         counting.count_signatures(ids, 10, folder=tmp_path)
@@ -299,3 +308,4 @@ def test_bad_input():
             counting.count_signatures(ids, 3, **options)
     assert counting.count_signatures(np.array([], dtype=np.uint16), 3).nnz == 0
     assert counting.count_signatures([1], 3).nnz == 0
+    assert counting.count_signatures(ids, 3, window=10**9).sum() == 3  # as far as the ids go

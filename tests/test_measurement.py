@@ -279,6 +279,9 @@ def test_measure_writes_a_report_and_prints_numbers(tmp_path: Path, table: Path)
     (["my task.csv", "--steps", "many"], 2, "invalid int"),
     (["my task.csv", "--output", "/proc/nope/x.html"], 1, "cannot write there"),
     (["my task.csv", "--output", "."], 1, "it is a folder"),
+    (["my task.csv", "--output", "my task.csv"], 2, "that is the task itself"),
+    (["my task.csv", "--gamma", "1e300"], 2, "--gamma: expected a rate from 0 to 10"),
+    (["my task.csv", "--gamma", "nan"], 2, "--gamma: expected a"),
     (["my task.csv", "--lr", "1e30", *FAST], 1, "lower lr"),
 ])  # fmt: skip
 def test_measure_refuses_with_a_reason(

@@ -91,6 +91,14 @@ def test_text_is_text_whatever_it_says(write):
     assert named.names[0] == "<script>alert(1)</script>" and named.names[1] == 'a,"b"'
 
 
+def test_long_numbers_are_not_rounded_into_each_other(write):
+    close = read_task(write("x1,label\n9007199254740993.0,1\n9007199254740992.0,2\n"))
+    assert close.names[:2] == ("9007199254740992", "9007199254740993")
+    huge = "1" * 5000
+    assert read_task(write(f"x1,label\n{huge}.0,1\n{huge},1\n-0.0,1\n")).names[:2] == (huge, "0")
+    assert "none" in read_task(write("x1,label\na,none\nb,some\n")).names
+
+
 BAD = {
     "empty": ("", "the file is empty"),
     "blank": ("\n \n", "the file is empty"),
@@ -111,6 +119,10 @@ BAD = {
     "weight in words": ("x1,label,weight\n1,2,many\n", "line 2: expected a weight.*'many'"),
     "weights of zero": ("x1,label,weight\n1,2,0\n", "only zeros"),
     "one column, no header": ("hello\nworld\n", "got one column"),
+    "only commas": (",,,\n,,,\n", "the file is empty"),
+    "only a mark": ("\ufeff".encode(), "the file is empty"),
+    "character zero": ("x1,label\n\0,a\n", "line 2: expected a token, got the character zero"),
+    "weight that vanishes": ("x1,label,weight\n1,2,5e-324\n2,2,1\n", "5e-324 vanishes beside 1.0"),
     "open quote": ('x1,label\n"1,2\n', "no CSV"),
     "no UTF-8": (
         "x1,label\n1,\xe9\n".encode("latin-1"),

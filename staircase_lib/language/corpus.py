@@ -20,6 +20,7 @@ import itertools
 import json
 import os
 import tarfile
+import threading
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +33,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from staircase_lib.language.folders import locked, write_atomically
 from staircase_lib.registries import RegistryError, archive
 
 if TYPE_CHECKING:
@@ -57,6 +59,11 @@ _PIECE = 1 << 20  # characters of a document that are in memory at once
 _LONGEST_ROW = 1 << 28  # bytes of a JSON line
 _BATCH = 4 << 20  # characters that are encoded at once
 _CHECKPOINT = 8 << 20  # tokens between two records of how far the encoding is
+
+_OTHER = (
+    "{}: holds ids of another corpus or tokenizer, or of text that has changed since; give another "
+    "folder, or delete it."
+)
 
 Piece = tuple[str, bool]  # text, and whether a document ends with it
 
@@ -208,7 +215,7 @@ def pieces(corpus: str | os.PathLike[str], field: str = "text") -> Iterator[Piec
         )
     something = False
     for text, ends in found:
-        something = something or bool(text)
+        something = something or not text.isspace() and bool(text)
         yield text, ends
     if not something:
         raise CorpusError(f"{name}: no text in it; expected at least one document.")
@@ -348,7 +355,15 @@ def _field(row: Any, field: str, place: str) -> str:
     text = row.get(field) if isinstance(row, dict) else None
     if not isinstance(text, str):
         keys = sorted(row) if isinstance(row, dict) else type(row).__name__
+        if isinstance(row, dict) and field in row:
+            keys = f"{field!r} of type {type(text).__name__}"
         raise CorpusError(f"{place}: expected text under {field!r}, got {keys}.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CorpusError(
+            f"{place}: character {error.start} is half a surrogate pair, no text; mend the row."
+        ) from None
     return text
 
 
@@ -415,7 +430,7 @@ def train_tokenizer(
         show_progress=False,
     )
 
-    tokenizer.train_from_iterator(_texts(corpus, field, limit), trainer)
+    _interruptibly(lambda: tokenizer.train_from_iterator(_texts(corpus, field, limit), trainer))
     return tokenizer
 
 
@@ -463,8 +478,26 @@ def word_tokenizer(
     trainer = trainers.WordLevelTrainer(
         vocab_size=vocab_size, special_tokens=[SEPARATOR, UNKNOWN], show_progress=False
     )
-    tokenizer.train_from_iterator(_texts(corpus, field, limit), trainer)
+    _interruptibly(lambda: tokenizer.train_from_iterator(_texts(corpus, field, limit), trainer))
     return tokenizer
+
+
+def _interruptibly(work: Callable[[], None]) -> None:
+    """Do work that holds no Python for minutes so that signals still end the program."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+    if failed:
+        raise failed[0]
 
 
 def _texts(corpus: str | os.PathLike[str], field: str, limit: int | None) -> Iterator[str]:
@@ -581,18 +614,33 @@ def encode(
     description = {
         "corpus": os.fspath(corpus),
         "field": field,
+        "files": _fingerprint(corpus),
         "tokenizer": hashlib.sha256(text.encode()).hexdigest(),
     }
-    place.mkdir(parents=True, exist_ok=True)
+    with locked(place):
+        return _encode(corpus, tokenizer, place, field, description, kind, progress)
+
+
+def _encode(
+    corpus: str | os.PathLike[str],
+    tokenizer: Tokenizer,
+    place: Path,
+    field: str,
+    description: dict[str, Any],
+    kind: np.dtype[Any],
+    progress: Callable[[int], None] | None,
+) -> TokenFile:
+    text, separator = tokenizer.to_str(), tokenizer.token_to_id(SEPARATOR)
+    assert separator is not None  # encode has looked
     if (place / "header.json").exists():
         if _read_json(place / "header.json").get("made_from") != description:
-            raise CorpusError(f"{place}: holds ids of another corpus or tokenizer; give another.")
+            raise CorpusError(_OTHER.format(place))
         return open_tokens(place)
     state = {"made_from": description, "pieces": 0, "length": 0, "documents": 0}
     if (place / "state.json").exists():
         found = _read_json(place / "state.json")
         if found.get("made_from") != description:
-            raise CorpusError(f"{place}: holds ids of another corpus or tokenizer; give another.")
+            raise CorpusError(_OTHER.format(place))
         state = found
     with (place / "ids.bin").open("ab") as file:
         file.truncate(state["length"] * kind.itemsize)  # what came after the last record is redone
@@ -617,20 +665,28 @@ def encode(
                 waiting = 0
             if progress:
                 progress(state["length"])
-    _write_text(place / "tokenizer.json", text)
+    write_atomically(place / "tokenizer.json", text.encode())
     _write_json(
         place / "header.json",
         {
             "made_from": description,
-            "vocab_size": vocab_size,
+            "vocab_size": tokenizer.get_vocab_size(),
             "separator": separator,
             "length": state["length"],
             "documents": state["documents"],
-            "dtype": dtype,
+            "dtype": kind.name,
         },
     )
     (place / "state.json").unlink(missing_ok=True)
     return open_tokens(place)
+
+
+def _fingerprint(corpus: str | os.PathLike[str]) -> str:
+    """Names, sizes and times of a corpus' own files; empty for named and streamed ones."""
+    path = Path(corpus)
+    files = _texts_in(path) if path.is_dir() else [path] if path.is_file() else []
+    seen = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+    return hashlib.sha256(repr(seen).encode()).hexdigest() if seen else ""
 
 
 def _batches(found: Iterable[Piece]) -> Iterator[list[Piece]]:
@@ -681,18 +737,22 @@ def prepare(
         "field": field,
         "vocab_size": vocab_size,
         "words": words,
+        "files": _fingerprint(corpus),
     }
     known, trained = place / "asked.json", place / "tokenizer.json"
     if known.exists() and _read_json(known) != asked:
+        was = _read_json(known)
+        differ = ", ".join(name for name in asked if was.get(name) != asked[name])
         raise CorpusError(
-            f"{place}: made from {_read_json(known)}, asked for {asked}; give another."
+            f"{place}: made with other settings or from text that has changed since ({differ}); "
+            f"give another folder, or delete it."
         )
     if not trained.exists():
         train = word_tokenizer if words else train_tokenizer
         tokenizer = train(corpus, vocab_size, field=field)
         place.mkdir(parents=True, exist_ok=True)
         _write_json(known, asked)
-        _write_text(trained, tokenizer.to_str())
+        write_atomically(trained, tokenizer.to_str().encode())
     return encode(corpus, Tokenizer.from_file(str(trained)), place, field=field, progress=progress)
 
 
@@ -715,6 +775,11 @@ def open_tokens(folder: str | os.PathLike[str]) -> TokenFile:
     found = _read_json(header)
     kinds = {"vocab_size": int, "separator": int, "length": int, "documents": int, "dtype": str}
     wrong = [name for name, kind in kinds.items() if type(found.get(name)) is not kind]
+    if not wrong:
+        sensible = 0 <= found["separator"] < found["vocab_size"] and found["documents"] >= 0
+        wrong = (
+            [] if sensible and found["documents"] <= found["length"] else ["separator, documents"]
+        )
     if wrong or found["dtype"] not in ("uint16", "uint32"):
         raise CorpusError(f"{header}: not the header of token ids; {wrong or ['dtype']} are wrong.")
     path = place / "ids.bin"
@@ -737,13 +802,4 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    _write_text(path, json.dumps(content, indent=1))
-
-
-def _write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomically(path, json.dumps(content, indent=1).encode())

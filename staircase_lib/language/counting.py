@@ -40,6 +40,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from staircase_lib.language.folders import locked, write_atomically
+
 __all__ = ["Form", "corpus_signature", "count_signatures"]
 
 Direction = Literal["next", "previous", "both"]
@@ -199,7 +201,9 @@ def count_signatures(
         If the ids are not integers.
     ValueError
         For ids outside the vocabulary (naming the first), repeated tokens, sizes that are not
-        positive, or a folder that holds other counts.
+        positive, or a folder that holds other counts or damaged ones.
+    FolderInUse
+        If another process counts in the folder.
     OSError
         If the disk is full; finished shards stay.
 
@@ -208,8 +212,10 @@ def count_signatures(
     Time is linear in ``n * window`` but for the sort of a shard's integers. Memory that the caller
     has not asked for is not taken: a shard has as many positions as ``memory`` allows.
     """
-    plan = _plan(vocab_size, order, tokens, window, direction, separator)
     ids = _checked_ids(ids)
+    if _whole(window):  # no pair is farther apart than the ids are long
+        window = min(window, max(len(ids), 1))
+    plan = _plan(vocab_size, order, tokens, window, direction, separator)
     if not isinstance(workers, Executor) and not (_whole(workers) and workers >= 1):
         raise ValueError(f"workers: expected a positive integer or an executor, got {workers!r}.")
     if not (_whole(memory) and memory >= 2**20):
@@ -230,10 +236,10 @@ def count_signatures(
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="counts-")))
         else:
             place = Path(folder)
-            place.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(place))
         description = _describe(ids, plan)
         if folder is not None and _holds_result(place, description):
-            return _as_sparse(*_Sink(place).arrays(plan.dtype), plan)
+            return _as_sparse(*_kept(place, plan), plan)
         shards = place / "shards"
         shards.mkdir(exist_ok=True)
         _count_shards(stack, ids, spans, plan, shards, workers, progress)
@@ -244,8 +250,9 @@ def count_signatures(
         with _explained(place):
             _merge(files, plan, memory, sink)
             if folder is not None:
-                finished = json.dumps({**description, "complete": True}, indent=1)
-                _write_atomically(place / "counts.json", finished.encode())
+                entries = len(sink.arrays(plan.dtype)[0])
+                finished = json.dumps({**description, "complete": True, "entries": entries})
+                write_atomically(place / "counts.json", finished.encode())
         if folder is not None:
             shutil.rmtree(shards)
         return _as_sparse(*sink.arrays(plan.dtype), plan)
@@ -432,7 +439,7 @@ def _copied(ids: NDArray[np.integer], folder: Path) -> _File:
     """A copy of the ids that other processes can open."""
     path = folder / "ids"
     with _explained(folder):
-        _write_atomically(path, np.ascontiguousarray(ids).data)
+        write_atomically(path, np.ascontiguousarray(ids).data)
     return _File(str(path), ids.dtype.str, 0, len(ids))
 
 
@@ -444,18 +451,8 @@ def _count_to_disk(
     path = _shard_path(Path(folder), span)
     keys, counts = _count(ids, span, plan)
     with _explained(Path(folder)):
-        _write_atomically(path.with_suffix(".counts"), counts.data)
-        _write_atomically(path.with_suffix(".keys"), keys.data)
-
-
-def _write_atomically(path: Path, content: Any) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        write_atomically(path.with_suffix(".counts"), counts.data)
+        write_atomically(path.with_suffix(".keys"), keys.data)
 
 
 class _explained:
@@ -492,11 +489,11 @@ def _holds_result(folder: Path, description: dict[str, Any]) -> bool:
     """Whether the folder has these counts complete; a folder with others is refused."""
     path = folder / "counts.json"
     if not path.exists():
-        _write_atomically(path, json.dumps({**description, "complete": False}).encode())
+        write_atomically(path, json.dumps({**description, "complete": False}).encode())
         return False
     try:
         found = json.loads(path.read_text())
-        complete = found.pop("complete")
+        complete, _ = found.pop("complete"), found.pop("entries", None)
     except (ValueError, KeyError, AttributeError):
         found, complete = None, False
     if found != description:
@@ -504,6 +501,18 @@ def _holds_result(folder: Path, description: dict[str, Any]) -> bool:
             f"folder: {folder} holds counts of other ids or other settings; give an empty folder."
         )
     return bool(complete)
+
+
+def _kept(folder: Path, plan: _Plan) -> tuple[NDArray, NDArray[np.int64]]:
+    """The result that an earlier call left; damage is refused."""
+    keys, counts = _Sink(folder).arrays(plan.dtype)
+    entries = json.loads((folder / "counts.json").read_text()).get("entries")
+    if len(keys) != entries or len(counts) != entries:
+        raise ValueError(
+            f"folder: {folder} should hold {entries} entries and has {len(keys)} keys and "
+            f"{len(counts)} counts; files were removed or cut. Delete it and count again."
+        )
+    return keys, counts
 
 
 # --- Merging -------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from staircase_lib.language.corpus import TokenFile
+from staircase_lib.language.corpus import UNKNOWN, TokenFile
 from staircase_lib.language.counting import Form, corpus_signature
 
 __all__ = ["nearest_neighbours", "predictability", "printable", "report"]
@@ -136,10 +136,12 @@ def report(
     -------
     dict
         JSON-ready: ``tokens``, ``documents``, ``vocab_size``, ``pairs`` (counted), ``distinct``,
+        ``least``, ``rows``,
         ``most_predictable`` and ``least_predictable`` (lists of ``text``, ``count``, ``bits``),
         ``neighbours`` (lists of ``text`` and ``nearest``).
     """
-    ranked = predictability(counts, least)
+    ranked: Any = predictability(counts, least)
+    ranked = ranked[ranked["token"] != tokens.tokenizer.token_to_id(UNKNOWN)]
     frequent = ranked.sort_values("count", ascending=False)["token"].to_numpy()
     chosen = frequent[:rows] if asked is None else np.atleast_1d(np.asarray(asked))
 
@@ -161,6 +163,8 @@ def report(
         "vocab_size": tokens.vocab_size,
         "pairs": int(counts.sum()),
         "distinct": int(counts.nnz),
+        "least": least,
+        "rows": rows,
         "most_predictable": listed(ranked.head(rows)),
         "least_predictable": listed(ranked.tail(rows).iloc[::-1]),
         "neighbours": neighbours,
