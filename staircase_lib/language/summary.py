@@ -12,10 +12,11 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from staircase_lib.language.corpus import UNKNOWN, TokenFile
 from staircase_lib.language.counting import Form, corpus_signature
+from staircase_lib.language.tokens import TokenFile
+from staircase_lib.language.vocabulary import UNKNOWN
 
-__all__ = ["nearest_neighbours", "predictability", "printable", "report"]
+__all__ = ["nearest_neighbours", "predictability", "report"]
 
 
 def predictability(counts: Any, least: int = 100) -> pd.DataFrame:
@@ -99,12 +100,6 @@ def nearest_neighbours(
     k = min(k, len(pool) - int(np.isin(asked, pool).any()))
     order = np.argsort(-cosine, axis=1, kind="stable")[:, :k]
     return pool[order], np.take_along_axis(cosine, order, axis=1)
-
-
-def printable(text: str) -> str:
-    """Text with control characters, direction marks and the like written as escapes."""
-    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return "".join(shown)
 
 
 def report(

@@ -1,0 +1,400 @@
+"""Documents as token ids on disk.
+
+Token ids lie in a folder: ``ids.bin``, raw little-endian uint16 or uint32, every document followed
+by the separator; ``tokenizer.json``; and ``header.json``, written last, which says how many ids
+there have to be. Nothing of it is run or unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from staircase_lib.freshness import code_digest
+from staircase_lib.language.corpus import CorpusError, Piece, fingerprint, pieces
+from staircase_lib.language.folders import locked, write_atomically
+from staircase_lib.language.vocabulary import (
+    SEPARATOR,
+    token_texts,
+    train_tokenizer,
+    word_tokenizer,
+)
+from staircase_lib.registries import cache_folder
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+__all__ = ["TokenFile", "encode", "open_tokens", "prepare", "prepared"]
+
+_BATCH = 4 << 20  # characters that are encoded at once
+_CHECKPOINT = 8 << 20  # tokens between two records of how far the encoding is
+
+_OTHER = (
+    "{}: holds ids of another corpus or tokenizer, or of text that has changed since; give another "
+    "folder, or delete it."
+)
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """Token ids on disk.
+
+    Attributes
+    ----------
+    folder : Path
+    vocab_size : int
+    separator : int
+        Id after every document.
+    length : int
+        Number of ids, separators included.
+    documents : int
+    dtype : {"uint16", "uint32"}
+    """
+
+    folder: Path
+    vocab_size: int
+    separator: int
+    length: int
+    documents: int
+    dtype: str
+
+    @property
+    def ids(self) -> NDArray[np.unsignedinteger]:
+        """Memory map of the ids, shape (length,)."""
+        kind = np.dtype(self.dtype).newbyteorder("<")
+        if not self.length:
+            return np.zeros(0, kind)
+        return np.memmap(self.folder / "ids.bin", kind, "r", shape=(self.length,))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that made the ids."""
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+
+    def texts(self, tokens: Iterable[int]) -> list[str]:
+        """Text of single tokens; bytes that are no character alone appear as ``\\xNN``."""
+        return token_texts(self.tokenizer, tokens)
+
+
+def encode(
+    corpus: str | os.PathLike[str],
+    tokenizer: Tokenizer,
+    folder: str | os.PathLike[str],
+    *,
+    field: str = "text",
+    limit: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> TokenFile:
+    """Write the token ids of a corpus, or take them up where an interrupted call left them.
+
+    Parameters
+    ----------
+    corpus, field, limit
+        As in :func:`~staircase_lib.language.corpus.pieces`.
+    tokenizer : tokenizers.Tokenizer
+        With a token ``<|endoftext|>``, the separator.
+    folder : path
+        Made if it is not there; refused if it holds ids of something else.
+    progress : callable, optional
+        Called with the number of ids so far.
+
+    Returns
+    -------
+    TokenFile
+
+    Raises
+    ------
+    CorpusError
+        As in :func:`~staircase_lib.language.corpus.pieces`; for a folder that holds something else.
+    ValueError
+        If the tokenizer has no separator.
+    """
+    place = Path(folder)
+    if tokenizer.token_to_id(SEPARATOR) is None:
+        raise ValueError(f"tokenizer: expected a token {SEPARATOR}, the separator of documents.")
+    with locked(place):
+        return _encode(corpus, tokenizer, place, field, limit, progress)
+
+
+def _encode(
+    corpus: str | os.PathLike[str],
+    tokenizer: Tokenizer,
+    place: Path,
+    field: str,
+    limit: int | None,
+    progress: Callable[[int], None] | None,
+) -> TokenFile:
+    separator, vocab_size = tokenizer.token_to_id(SEPARATOR), tokenizer.get_vocab_size()
+    assert separator is not None  # encode has looked; a tokenizer of our own has one
+    kind = np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+    text = tokenizer.to_str()
+    tokenizer.encode_special_tokens = True  # a separator that the text spells out is text
+    description = {
+        "corpus": os.fspath(corpus),
+        "field": field,
+        "limit": limit,
+        "files": fingerprint(corpus),
+        "tokenizer": hashlib.sha256(text.encode()).hexdigest(),
+    }
+    if (place / "header.json").exists():
+        if _read_json(place / "header.json").get("made_from") != description:
+            raise CorpusError(_OTHER.format(place))
+        return open_tokens(place)
+    state = {"made_from": description, "pieces": 0, "length": 0, "documents": 0}
+    if (place / "state.json").exists():
+        found = _read_json(place / "state.json")
+        if found.get("made_from") != description:
+            raise CorpusError(_OTHER.format(place))
+        state = found
+    with (place / "ids.bin").open("ab") as file:
+        file.truncate(state["length"] * kind.itemsize)  # what came after the last record is redone
+        file.seek(0, os.SEEK_END)
+        waiting = 0
+        for batch in _batches(
+            itertools.islice(pieces(corpus, field, limit), state["pieces"], None)
+        ):
+            encoded = tokenizer.encode_batch_fast([t for t, _ in batch], add_special_tokens=False)
+            ids: list[int] = []
+            for (_, ends), encoding in zip(batch, encoded, strict=True):
+                ids += encoding.ids
+                if ends:
+                    ids.append(separator)
+            np.array(ids, dtype=kind).tofile(file)
+            state["pieces"] += len(batch)
+            state["length"] += len(ids)
+            state["documents"] += sum(ends for _, ends in batch)
+            waiting += len(ids)
+            if waiting >= _CHECKPOINT:
+                file.flush()
+                os.fsync(file.fileno())
+                _write_json(place / "state.json", state)
+                waiting = 0
+            if progress:
+                progress(state["length"])
+    write_atomically(place / "tokenizer.json", text.encode())
+    _write_json(
+        place / "header.json",
+        {
+            "made_from": description,
+            "vocab_size": vocab_size,
+            "separator": separator,
+            "length": state["length"],
+            "documents": state["documents"],
+            "dtype": kind.name,
+        },
+    )
+    (place / "state.json").unlink(missing_ok=True)
+    return open_tokens(place)
+
+
+def _batches(found: Iterable[Piece]) -> Iterator[list[Piece]]:
+    batch, size = [], 0
+    for piece in found:
+        batch.append(piece)
+        size += len(piece[0])
+        if size >= _BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def prepare(
+    corpus: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    vocab_size: int,
+    *,
+    words: bool = False,
+    phrases: Sequence[str] = (),
+    field: str = "text",
+    limit: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> TokenFile:
+    """Tokens of a corpus with a tokenizer of its own; what an earlier call made is used again.
+
+    Parameters
+    ----------
+    corpus, field, limit
+        As in :func:`~staircase_lib.language.corpus.pieces`.
+    folder : path
+        Where tokenizer and ids are, or will be.
+    vocab_size : int
+    words : bool
+        :func:`~staircase_lib.language.vocabulary.word_tokenizer` in place of
+        :func:`~staircase_lib.language.vocabulary.train_tokenizer`.
+    phrases : sequence of str
+        With `words`: strings that are one token.
+    progress : callable, optional
+        As in :func:`encode`.
+
+    Raises
+    ------
+    CorpusError
+        If the folder was made from something else; otherwise as :func:`encode`.
+    FolderInUse
+        If another process writes to the folder.
+    """
+    place = Path(folder)
+    asked = _asked(corpus, vocab_size, words, phrases, field, limit)
+    with locked(place):
+        return _prepare(corpus, place, asked, progress)
+
+
+def prepared(
+    corpus: str | os.PathLike[str] = "default",
+    vocab_size: int = 16384,
+    *,
+    words: bool = False,
+    phrases: Sequence[str] = (),
+    field: str = "text",
+    limit: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> TokenFile:
+    """Tokens of a corpus, made at the first call and kept in the user's cache.
+
+    They are found again by everything that they depend on: the hashes of the named texts (names,
+    sizes and times of files), the settings, the code that makes them. A second process that asks
+    for the same ones waits; after an interrupted call the next one goes on. Nothing is ever removed
+    from the cache, so its folder ``tokens`` may be deleted at any time. Of a data set of the hub
+    only the name is known here: give :func:`prepare` a folder for it.
+
+    Parameters
+    ----------
+    corpus, vocab_size, words, phrases, field, limit, progress
+        As in :func:`prepare`.
+
+    Returns
+    -------
+    TokenFile
+
+    Raises
+    ------
+    CorpusError, ValueError
+        As in :func:`prepare`.
+    """
+    asked = _asked(corpus, vocab_size, words, phrases, field, limit)
+    path = Path(corpus)
+    if path.exists():
+        asked["corpus"] = str(path.resolve())
+    code = [(Path(__file__).parent / f"{name}.py").read_text("utf-8") for name in _MAKERS]
+    key = [asked, version("tokenizers"), *map(code_digest, code)]
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    name = "".join(c if c.isalnum() else "-" for c in path.name)[:40]
+    place = cache_folder() / "tokens" / f"{name}-{vocab_size}-{digest[:16]}"
+    if (place / "header.json").exists():
+        return open_tokens(place)
+    with locked(place, wait=True):
+        return _prepare(corpus, place, asked, progress)
+
+
+_MAKERS = ("corpus", "vocabulary", "tokens")  # the modules that ids depend on
+
+
+def _asked(
+    corpus: str | os.PathLike[str],
+    vocab_size: int,
+    words: bool,
+    phrases: Sequence[str],
+    field: str,
+    limit: int | None,
+) -> dict[str, Any]:
+    """Everything that a call asks for, as it is kept beside the tokens."""
+    if phrases and not words:
+        raise ValueError("phrases: expected with words=True only; a BPE has no phrases.")
+    return {
+        "corpus": os.fspath(corpus),
+        "field": field,
+        "limit": limit,
+        "vocab_size": vocab_size,
+        "words": words,
+        "phrases": list(phrases),
+        "files": fingerprint(corpus),
+    }
+
+
+def _prepare(
+    corpus: str | os.PathLike[str],
+    place: Path,
+    asked: dict[str, Any],
+    progress: Callable[[int], None] | None,
+) -> TokenFile:
+    from tokenizers import Tokenizer
+
+    known, trained = place / "asked.json", place / "tokenizer.json"
+    if known.exists() and (was := _read_json(known)) != asked:
+        differ = ", ".join(name for name in asked if was.get(name) != asked[name])
+        raise CorpusError(
+            f"{place}: made with other settings or from text that has changed since ({differ}); "
+            f"give another folder, or delete it."
+        )
+    field, limit = asked["field"], asked["limit"]
+    if not trained.exists():
+        size, phrases = asked["vocab_size"], asked["phrases"]
+        if asked["words"]:
+            tokenizer = word_tokenizer(corpus, size, phrases=phrases, field=field, limit=limit)
+        else:
+            tokenizer = train_tokenizer(corpus, size, field=field, limit=limit)
+        _write_json(known, asked)
+        write_atomically(trained, tokenizer.to_str().encode())
+    return _encode(corpus, Tokenizer.from_file(str(trained)), place, field, limit, progress)
+
+
+def open_tokens(folder: str | os.PathLike[str]) -> TokenFile:
+    """Token ids that :func:`encode` wrote.
+
+    Raises
+    ------
+    CorpusError
+        If the header is missing, is none, or speaks of other ids than there are.
+    """
+    place = Path(folder)
+    header = place / "header.json"
+    if not header.is_file():
+        unfinished = " (an interrupted encoding: make the same call again)"
+        raise CorpusError(
+            f"{place}: expected token ids with a header.json; there is none"
+            f"{unfinished if (place / 'state.json').exists() else ''}."
+        )
+    found = _read_json(header)
+    kinds = {"vocab_size": int, "separator": int, "length": int, "documents": int, "dtype": str}
+    wrong = [name for name, kind in kinds.items() if type(found.get(name)) is not kind]
+    if not wrong:
+        sensible = 0 <= found["separator"] < found["vocab_size"] and found["documents"] >= 0
+        wrong = (
+            [] if sensible and found["documents"] <= found["length"] else ["separator, documents"]
+        )
+    if wrong or found["dtype"] not in ("uint16", "uint32"):
+        raise CorpusError(f"{header}: not the header of token ids; {wrong or ['dtype']} are wrong.")
+    path = place / "ids.bin"
+    expected = found["length"] * np.dtype(found["dtype"]).itemsize
+    came = path.stat().st_size if path.is_file() else 0
+    if came != expected:
+        raise CorpusError(
+            f"{path}: expected {expected} bytes, as the header says, got {came}; the file was cut "
+            f"or replaced. Encode the corpus again."
+        )
+    return TokenFile(place, **{name: found[name] for name in kinds})
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CorpusError(f"{path}: cannot be read: {error}") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _write_json(path: Path, content: Any) -> None:
+    write_atomically(path, json.dumps(content, indent=1).encode())
