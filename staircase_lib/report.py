@@ -7,18 +7,17 @@ no empty picture.
 
 from __future__ import annotations
 
-import base64
-import json
 import math
-from collections.abc import Sequence
 from html import escape
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from staircase_lib import figures, signatures
+from staircase_lib import figures, signatures, standalone
 from staircase_lib.measurement import Measurement
+from staircase_lib.printable import printable, printable_json
+from staircase_lib.standalone import number, table
 
 __all__ = [
     "alignment_chart",
@@ -167,140 +166,23 @@ _ABSENT = {
     "signatures": "There are too many labels for a picture.",
 }
 
-_STYLE = """
-:root { color-scheme: light; }
-body { margin: 0; color: #24292f; background: #fff; line-height: 1.5;
-  font-family: "Segoe UI", "Helvetica Neue", Arial, sans-serif; }
-main { max-width: 43rem; margin: 0 auto; padding: 1rem 1rem 4rem; }
-h1, h2 { line-height: 1.2; overflow-wrap: anywhere; }
-h2 { margin-top: 2.5rem; border-bottom: 1px solid #d0d7de; padding-bottom: 0.2rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.92rem; }
-.scroll { overflow-x: auto; }
-th, td { text-align: left; vertical-align: top; padding: 0.25rem 1rem 0.25rem 0;
-  border-bottom: 1px solid #d0d7de; }
-figure { margin: 1.25rem 0; }
-figcaption { font-size: 0.92rem; }
-.sc-view { overflow-x: auto; overflow-y: hidden; }
-.sc-view svg, .sc-view canvas { display: block; }
-.sc-controls label { display: flex; align-items: center; gap: 0.6rem; font-size: 0.9rem; }
-.sc-controls input { flex: 1 1 auto; min-width: 0; max-width: 24rem; height: 28px; }
-.notes { border-left: 4px solid #e69f00; padding-left: 1rem; overflow-wrap: anywhere; }
-.token { overflow-wrap: anywhere; }
-img { max-width: 100%; height: auto; }
-"""
 
-# Draws the inert charts; a chart that is wider than the page is drawn again with narrower panels.
-_SCRIPT = """
-(async () => {
-  const narrower = (spec, pixels, about) => {
-    const copy = { ...spec };
-    if (typeof copy.width === "number") {
-      const cells = about.cells || 1;
-      const width = Math.floor(Math.max(90, copy.width - pixels) / cells) * cells || 90;
-      if (about.square && typeof copy.height === "number") copy.height -= copy.width - width;
-      copy.width = width;
-    }
-    if (copy.concat) copy.concat = copy.concat.map((part) => narrower(part, pixels, about));
-    if (copy.spec) copy.spec = narrower(copy.spec, pixels, about);
-    return copy;
-  };
-  const wide = (host) => {
-    const drawn = host.querySelector("svg, canvas");
-    return drawn ? Math.ceil(drawn.getBoundingClientRect().width) : 0;
-  };
-  for (const box of document.querySelectorAll(".sc-chart")) {
-    const host = box.querySelector(".sc-view"), controls = box.querySelector(".sc-controls");
-    let spec = JSON.parse(box.querySelector("script.sc-spec").textContent);
-    const about = spec.usermeta.staircase;
-    const embed = async () => {
-      controls.replaceChildren();
-      const result = await vegaEmbed(host, spec, {
-        mode: "vega-lite", actions: false, bind: controls,
-        renderer: about.canvas ? "canvas" : "svg",
-        loader: { load: () => Promise.reject(new Error("charts carry their own data")) },
-      });
-      host.setAttribute("role", "img");
-      host.removeAttribute("aria-roledescription");
-      const input = controls.querySelector("input");
-      if (input && about.slider) {
-        const { param, steps, label } = about.slider, output = document.createElement("output");
-        (input.closest("label") || input.parentElement).replaceChildren(label, input, output);
-        input.setAttribute("aria-label", label);
-        const tell = () => {
-          output.textContent = steps[result.view.signal(param)].toLocaleString("en");
-          input.setAttribute("aria-valuetext", label + " " + output.textContent);
-        };
-        tell();
-        result.view.addSignalListener(param, tell);
-      }
-      return result;
-    };
-    try {
-      let result = await embed();
-      const room = box.clientWidth;
-      if (wide(host) > room && spec.concat && spec.concat.length > 1) {
-        result.finalize();
-        spec = { ...spec, columns: 1 };
-        result = await embed();
-      }
-      for (let attempt = 0; attempt < 2 && wide(host) > room; attempt++) {
-        result.finalize();
-        spec = narrower(spec, wide(host) - room, about);
-        result = await embed();
-      }
-      host.style.minHeight = "";
-    } catch (error) {
-      console.error("chart not drawn:", error);
-      box.querySelector(".sc-view").innerHTML = box.querySelector("noscript").textContent;
-    }
-  }
-  document.body.dataset.charts = "drawn";
-})();
-"""
-
-
-def _number(value: float | None, digits: int = 3) -> str:
-    return "undefined" if value is None else f"{value:,.{digits}g}"
+def _figure(name: str, chart: Any, caption: str) -> str:
+    return standalone.figure(name, chart, caption, _ABSENT.get(name, ""))
 
 
 def _range(summary: dict[str, float | None]) -> str:
     if summary["median"] is None:
         return "undefined"
-    return f"{_number(summary['median'])} ({_number(summary['low'])} to {_number(summary['high'])})"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Cells are texts, escaped here."""
-    top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    head_row = f"<thead><tr>{top}</tr></thead>"
-    return f'<div class="scroll"><table>{head_row}<tbody>{body}</tbody></table></div>'
-
-
-def _figure(name: str, chart: Any, caption: str) -> str:
-    from vl_convert import vegalite_to_png
-
-    from staircase_lib.chart_renderer import chart_html
-
-    if chart is None:
-        return f"<p><em>{escape(_ABSENT[name])}</em></p>"
-    spec = chart.to_dict()
-    png = vegalite_to_png(spec, vl_version="5.20", scale=1.5, allowed_base_urls=[])
-    description = str(spec["description"])
-    before, after = chart_html(spec, description, int.from_bytes(png[20:24], "big") / 1.5)
-    picture = base64.b64encode(png).decode()
-    image = f'<img alt="{escape(description)}" src="data:image/png;base64,{picture}">'
-    return f'<figure id="{name}">{before}{image}{after}<figcaption>{caption}</figcaption></figure>'
+    return f"{number(summary['median'])} ({number(summary['low'])} to {number(summary['high'])})"
 
 
 def _first_table(numbers: dict[str, Any]) -> str:
     first = numbers["first_stair"]
-    return _table(
+    return table(
         ["at the first stair, gradient flow", "median over seeds (range)"],
         [
-            ["predicted time", _number(first["predicted_time"], 4)],
+            ["predicted time", number(first["predicted_time"], 4)],
             ["measured time", _range(first["measured"])],
             ["correlation with the predicted directions", _range(first["correlation"])],
             ["the same, predicted from shuffled labels", _range(first["shuffled"])],
@@ -314,8 +196,8 @@ def _training_table(numbers: dict[str, Any]) -> str:
     rows = [
         ["steps", f"{run['steps']:,}"],
         ["accuracy at the end", _range(run["accuracy"])],
-        ["accuracy of the best constant answer", _number(run["chance"])],
-        ["best accuracy of a model that adds its tokens up", _number(numbers["best_accuracy"])],
+        ["accuracy of the best constant answer", number(run["chance"])],
+        ["best accuracy of a model that adds its tokens up", number(numbers["best_accuracy"])],
         ["loss at the end, nats", _range(run["loss"])],
         ["least share of order 0 on the way", _range(run["least_share_of_order_0"])],
     ]
@@ -323,16 +205,16 @@ def _training_table(numbers: dict[str, Any]) -> str:
         [f"largest alignment with order {m}", _range(r)]
         for m, r in enumerate(run["largest_alignment"])
     ]
-    return _table(["training with AdamW", "median over seeds (range)"], rows)
+    return table(["training with AdamW", "median over seeds (range)"], rows)
 
 
 def _order_table(numbers: dict[str, Any]) -> str:
     entropy = numbers["entropy_bits"]
     rows = [
-        [str(m), _number(bits), f"{bits / entropy:.0%}" if entropy else "undefined"]
+        [str(m), number(bits), f"{bits / entropy:.0%}" if entropy else "undefined"]
         for m, bits in enumerate(numbers["information_bits"])
     ]
-    return _table(["order", "bits", "of the label's entropy"], rows)
+    return table(["order", "bits", "of the label's entropy"], rows)
 
 
 def write_html(measured: Measurement) -> str:
@@ -346,10 +228,6 @@ def write_html(measured: Measurement) -> str:
     -------
     str
     """
-    from vl_convert import javascript_bundle
-
-    from staircase_lib.chart_renderer import inert_json
-
     figures.enable()
     numbers = measured.numbers()
     task, settings = measured.task, numbers["settings"]
@@ -357,7 +235,7 @@ def write_html(measured: Measurement) -> str:
     lead = (
         f"{numbers['sequences']:,} sequences of length {task.length}, a vocabulary of "
         f"{task.vocab_size:,}, {len(task.anchors):,} tokens followed. The label has "
-        f"{_number(numbers['entropy_bits'])} bits of entropy."
+        f"{number(numbers['entropy_bits'])} bits of entropy."
     )
     first = numbers["first_informative_order"]
     expected = (
@@ -365,15 +243,9 @@ def write_html(measured: Measurement) -> str:
         if first is None
         else f"The lowest order that tells the tokens apart is order {first}."
     )
-    notes = "".join(f"<li>{escape(note)}</li>" for note in measured.notes)
-    vega = javascript_bundle(vl_version="5.20").replace("</script", "<\\/script")  # pyright: ignore[reportCallIssue]
-    parts = [
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-        "script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:\">",
-        f"<title>{escape(title)}: signatures and stairs</title><style>{_STYLE}</style></head>",
-        f'<body><main><h1 class="token">{escape(title)}</h1><p>{escape(lead)}</p>',
+    notes = "".join(f"<li>{escape(printable(note))}</li>" for note in measured.notes)
+    body = [
+        f'<h1 class="token">{escape(printable(title))}</h1><p>{escape(lead)}</p>',
         f'<div class="notes"><p>Notes</p><ul>{notes}</ul></div>' if notes else "",
         "<h2>Before training: what the signatures say</h2>",
         f"<p>{escape(expected)} A bar is the information about the label in which token it is, "
@@ -418,20 +290,17 @@ def write_html(measured: Measurement) -> str:
                 "seed beside that of their signatures. <em>What to see:</em> move the slider: "
                 "whose pattern do the embeddings take on?"),
         "<h2>Settings and numbers</h2>",
-        _table(
+        table(
             ["setting", "value"],
             [
                 [name, "as time allows" if value is None else str(value)]
                 for name, value in settings.items()
             ],
         ),
-        f'<script type="application/json" id="numbers">{inert_json(numbers)}</script>',
-        f"</main><script>(function(){{{vega}\n}})();</script><script>{_SCRIPT}</script>",
-        "</body></html>\n",
     ]  # fmt: skip
-    return "\n".join(part for part in parts if part)
+    return standalone.document(f"{title}: signatures and stairs", body, numbers)
 
 
 def numbers_json(measured: Measurement) -> str:
     """The numbers of a measurement as JSON text, undefined ones as null."""
-    return json.dumps(measured.numbers(), indent=1, ensure_ascii=False, allow_nan=False)
+    return printable_json(measured.numbers())

@@ -13,6 +13,9 @@ import altair as alt
 import numpy as np
 
 from staircase_lib.figures import style
+from staircase_lib.printable import printable
+
+_LONGEST_NAME = 40
 
 
 def check_steps(steps: Sequence[int]) -> list[int]:
@@ -73,7 +76,7 @@ def label_names(labels: Sequence[Any] | None, n: int) -> list[str]:
         raise ValueError(
             f"labels must name every token; expected {n}, got {len(labels)}. Pass one a token."
         )
-    return [str(label) for label in labels]
+    return [printable(str(label), _LONGEST_NAME) for label in labels]
 
 
 def at_snapshot(

@@ -30,6 +30,28 @@ TOKEN_SCHEME = alt.SchemeParams(name="viridis", extent=[0.08, 0.9])
 """Sequential colours for token numbers; points also get a thin outline in the ink colour."""
 
 _INK, _MUTED = "#24292F", "#57606A"
+_DARK_INK, _DARK_GRID, _DARK_LINE, _DARK_MUTED = "#e6edf3", "#30363d", "#6e7681", "#a8b3bf"
+DARK: dict[str, Any] = {
+    "view": {"stroke": _DARK_GRID},
+    "title": {"color": _DARK_INK},
+    "axis": {
+        "labelColor": _DARK_INK,
+        "titleColor": _DARK_INK,
+        "gridColor": _DARK_GRID,
+        "domainColor": _DARK_LINE,
+        "tickColor": _DARK_LINE,
+    },
+    "legend": {"labelColor": _DARK_INK, "titleColor": _DARK_INK},
+    "header": {"labelColor": _DARK_INK, "titleColor": _DARK_INK},
+    "style": {
+        "direct-label": {"color": _DARK_INK},
+        "moment": {"color": _DARK_INK},
+        "token-point": {"stroke": _DARK_INK},
+        "threshold": {"color": _DARK_MUTED},
+        "threshold-label": {"color": _DARK_MUTED},
+    },
+}
+"""What differs on a dark ground; the book's ``charts.js`` has the same."""
 _PNG_SCALE = 2
 
 
