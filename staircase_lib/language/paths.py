@@ -115,7 +115,8 @@ def embedding_gradient_by_path(
     -------
     dict of Tensor, each of shape (V, d) or (R, V, d)
         Keys ``"direct"``, ``"attention"``, ``"ffn"``; with `by_role`, ``"value"``, ``"key"`` and
-        ``"query"`` in place of ``"attention"``. Their sum is minus the gradient of the
+        ``"query"`` in place of ``"attention"``; of a tied model also ``"unembedding"``, what
+        reaches the embedding where it reads the stream. Their sum is minus the gradient of the
         weighted mean cross-entropy.
 
     Raises
@@ -131,6 +132,8 @@ def embedding_gradient_by_path(
     W_E = model.W_E
     ways = (*ROLES, "ffn") if by_role else ("attention", "ffn")
     parts = {name: torch.zeros_like(W_E) for name in ("direct", *ways)}
+    if model.tied:
+        parts["unembedding"] = torch.zeros_like(W_E)
     for start in range(0, len(task.labels), block):
         rows = slice(start, start + block)
         tokens = torch.tensor(task.tokens[rows], device=W_E.device)
@@ -152,6 +155,8 @@ def embedding_gradient_by_path(
             for name, each in written.items():
                 pulls = [direct] * len(each)
                 (back[name],) = torch.autograd.grad(each, embedded, pulls, retain_graph=True)
+            if model.tied:  # the embedded tokens are detached: only the unembedding is left
+                parts["unembedding"] += torch.autograd.grad(gain, W_E)[0]
         for name, part in back.items():
             parts[name].index_add_(-2, tokens.reshape(-1), part.flatten(-3, -2))
     return parts
@@ -257,7 +262,8 @@ def embedding_gradient_by_order(
         Keys ``"direct"``, ``"value"``, ``"key"``, ``"query"``, ``"ffn"``. Entry ``[m, k]`` needs
         exactly ``m`` context tokens and reaches the token from a prediction ``k`` positions later:
         ``k = 0`` is the token's own next-token prediction. The sum over ``m`` and ``k`` is the
-        path's part. With `position_blind` the first axis has one entry.
+        path's part; what a tied unembedding adds is no path of the embedded tokens and is not
+        among them. With `position_blind` the first axis has one entry.
 
     Raises
     ------
@@ -402,6 +408,14 @@ def _back_through_norm(states: Tensor, gain: Tensor, epsilon: float, pull: Tenso
     return (pull - (states * pull).mean(-1, keepdim=True) / square * states) / square.sqrt()
 
 
+def _bare_states(model: Transformer, length: int) -> Tensor:
+    """What every token's stream starts as at every position, shape (R, V, L, d)."""
+    states = model.W_E.unsqueeze(-2)
+    if model.W_P is None:  # rotary positions do not enter the stream
+        return states.expand(*states.shape[:-2], length, -1)
+    return states + model.W_P[..., None, :length, :]
+
+
 def _own_pull(model: Transformer, mass: ArrayLike, signature: ArrayLike) -> tuple[Tensor, Tensor]:
     """What small logits ask of the stream where a token stands, and the bare states there; both
     (R, V, L, d)."""
@@ -409,8 +423,8 @@ def _own_pull(model: Transformer, mass: ArrayLike, signature: ArrayLike) -> tupl
     p = torch.tensor(np.asarray(mass), dtype=W_E.dtype, device=W_E.device)
     drive = torch.tensor(np.asarray(signature), dtype=W_E.dtype, device=W_E.device)
     drive = p[..., None] * (drive - 1 / model.vocab_size)  # (V, L, V)
-    pull = drive @ model.W_U.transpose(-1, -2).unsqueeze(-3)  # (R, V, L, d)
-    states = W_E.unsqueeze(-2) + model.W_P[..., None, : p.shape[1], :]  # (R, V, L, d)
+    pull = drive @ model.readout.transpose(-1, -2).unsqueeze(-3)  # (R, V, L, d)
+    states = _bare_states(model, p.shape[1])
     if model.final_norm:
         pull = _back_through_norm(states, model.g_U[..., None, None, :], model.epsilon, pull)
     return pull, states
@@ -471,10 +485,22 @@ def ffn_path_from_signature(model: Transformer, mass: ArrayLike, signature: Arra
         As ``"ffn"`` of :func:`embedding_gradient_by_path`, from which it differs relatively by the
         size of the logits and of what the blocks have written beside the embeddings.
 
+    Raises
+    ------
+    ValueError
+        If the FFN is SwiGLU: a product of two, it has no linear part, and its path is smaller than
+        any that small logits leave.
+
     Notes
     -----
     Claim 6.3 of the paper.
     """
+    if model.settings["ffn"] != "gelu":
+        raise ValueError(
+            f"model: expected an FFN with GELU, whose slope at zero is 1/2, got "
+            f"{model.settings['ffn']!r}, which has no linear part; embedding_gradient_by_path "
+            f"takes any."
+        )
     pull, states = _own_pull(model, mass, signature)
     parts = []
     for block in model.blocks:
@@ -518,8 +544,8 @@ def attention_path_from_signature(
     L = p.shape[-1]
     drive = torch.tensor(np.asarray(signature), dtype=W_E.dtype, device=W_E.device)
     drive = p[..., None] * (drive - 1 / V)  # (V, i, t, V)
-    pull = drive @ model.W_U[..., None, None, :, :].transpose(-1, -2)  # (R, V, i, t, d)
-    states = W_E.unsqueeze(-2) + model.W_P[..., None, :L, :]  # (R, V, L, d)
+    pull = drive @ model.readout[..., None, None, :, :].transpose(-1, -2)  # (R, V, i, t, d)
+    states = _bare_states(model, L)
     if model.final_norm:
         own = torch.diagonal(pull, dim1=-3, dim2=-2).transpose(-1, -2)  # (R, V, t, d)
         own = _back_through_norm(states, model.g_U[..., None, None, :], model.epsilon, own)
