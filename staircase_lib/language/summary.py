@@ -16,7 +16,7 @@ from staircase_lib.language.counting import Form, corpus_signature
 from staircase_lib.language.tokens import TokenFile
 from staircase_lib.language.vocabulary import UNKNOWN
 
-__all__ = ["nearest_neighbours", "predictability", "report"]
+__all__ = ["nearest_neighbours", "predictability", "ranked", "report"]
 
 
 def predictability(counts: Any, least: int = 100) -> pd.DataFrame:
@@ -55,6 +55,12 @@ def predictability(counts: Any, least: int = 100) -> pd.DataFrame:
     )
     found = found[found["count"] >= max(least, 1)]
     return found.sort_values(["bits", "token"], ignore_index=True)
+
+
+def ranked(tokens: TokenFile, counts: Any, least: int = 100) -> pd.DataFrame:
+    """Like :func:`predictability`, without the token that stands for all unknown words."""
+    found: Any = predictability(counts, least)
+    return found[found["token"] != tokens.id_of(UNKNOWN)]
 
 
 def nearest_neighbours(
@@ -135,9 +141,8 @@ def report(
         ``most_predictable`` and ``least_predictable`` (lists of ``text``, ``count``, ``bits``),
         ``neighbours`` (lists of ``text`` and ``nearest``).
     """
-    ranked: Any = predictability(counts, least)
-    ranked = ranked[ranked["token"] != tokens.tokenizer.token_to_id(UNKNOWN)]
-    frequent = ranked.sort_values("count", ascending=False)["token"].to_numpy()
+    by_bits: Any = ranked(tokens, counts, least)
+    frequent = by_bits.sort_values("count", ascending=False)["token"].to_numpy()
     chosen = frequent[:rows] if asked is None else np.atleast_1d(np.asarray(asked))
 
     def listed(table: Any) -> list[dict[str, Any]]:
@@ -160,7 +165,7 @@ def report(
         "distinct": int(counts.nnz),
         "least": least,
         "rows": rows,
-        "most_predictable": listed(ranked.head(rows)),
-        "least_predictable": listed(ranked.tail(rows).iloc[::-1]),
+        "most_predictable": listed(by_bits.head(rows)),
+        "least_predictable": listed(by_bits.tail(rows).iloc[::-1]),
         "neighbours": neighbours,
     }

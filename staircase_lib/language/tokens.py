@@ -21,12 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from staircase_lib.freshness import code_digest
-from staircase_lib.language.corpus import CorpusError, Piece, fingerprint, pieces
+from staircase_lib.language.corpus import CorpusError, Piece, Streamed, fingerprint, pieces
 from staircase_lib.language.folders import locked, write_atomically
+from staircase_lib.language.shipped import load_tokenizer
 from staircase_lib.language.vocabulary import (
-    SEPARATOR,
+    separator_of,
     token_texts,
     train_tokenizer,
+    vocabulary_size,
     word_tokenizer,
 )
 from staircase_lib.registries import cache_folder
@@ -59,6 +61,10 @@ class TokenFile:
         Number of ids, separators included.
     documents : int
     dtype : {"uint16", "uint32"}
+    file : Path, optional
+        Where the ids lie if not in the folder: a file of the reader's own, read in place.
+    offset : int
+        Byte of that file at which they begin.
     """
 
     folder: Path
@@ -67,6 +73,8 @@ class TokenFile:
     length: int
     documents: int
     dtype: str
+    file: Path | None = None
+    offset: int = 0
 
     @property
     def ids(self) -> NDArray[np.unsignedinteger]:
@@ -74,18 +82,30 @@ class TokenFile:
         kind = np.dtype(self.dtype).newbyteorder("<")
         if not self.length:
             return np.zeros(0, kind)
-        return np.memmap(self.folder / "ids.bin", kind, "r", shape=(self.length,))
+        path = self.file or self.folder / "ids.bin"
+        return np.memmap(path, kind, "r", self.offset, (self.length,))
 
     @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer that made the ids."""
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer that made the ids; None if nothing is known of it."""
         from tokenizers import Tokenizer
 
-        return Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+        path = self.folder / "tokenizer.json"
+        return Tokenizer.from_file(str(path)) if path.exists() else None
+
+    def id_of(self, text: str) -> int | None:
+        """Id of the token that is written so in the vocabulary; None if there is none."""
+        return self.tokenizer.token_to_id(text) if self.tokenizer else None
 
     def texts(self, tokens: Iterable[int]) -> list[str]:
-        """Text of single tokens; bytes that are no character alone appear as ``\\xNN``."""
-        return token_texts(self.tokenizer, tokens)
+        """Text of single tokens; bytes that are no character alone appear as ``\\xNN``.
+
+        Without a tokenizer, ``#17`` for token 17.
+        """
+        tokenizer = self.tokenizer
+        if tokenizer is None:
+            return [f"#{int(token)}" for token in tokens]
+        return token_texts(tokenizer, tokens)
 
 
 def encode(
@@ -104,7 +124,7 @@ def encode(
     corpus, field, limit
         As in :func:`~staircase_lib.language.corpus.pieces`.
     tokenizer : tokenizers.Tokenizer
-        With a token ``<|endoftext|>``, the separator.
+        With a token that ends documents, such as ``<|endoftext|>``.
     folder : path
         Made if it is not there; refused if it holds ids of something else.
     progress : callable, optional
@@ -122,8 +142,7 @@ def encode(
         If the tokenizer has no separator.
     """
     place = Path(folder)
-    if tokenizer.token_to_id(SEPARATOR) is None:
-        raise ValueError(f"tokenizer: expected a token {SEPARATOR}, the separator of documents.")
+    separator_of(tokenizer)
     with locked(place):
         return _encode(corpus, tokenizer, place, field, limit, progress)
 
@@ -136,8 +155,7 @@ def _encode(
     limit: int | None,
     progress: Callable[[int], None] | None,
 ) -> TokenFile:
-    separator, vocab_size = tokenizer.token_to_id(SEPARATOR), tokenizer.get_vocab_size()
-    assert separator is not None  # encode has looked; a tokenizer of our own has one
+    separator, vocab_size = separator_of(tokenizer), vocabulary_size(tokenizer)
     kind = np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
     text = tokenizer.to_str()
     tokenizer.encode_special_tokens = True  # a separator that the text spells out is text
@@ -154,17 +172,24 @@ def _encode(
         return open_tokens(place)
     state = {"made_from": description, "pieces": 0, "length": 0, "documents": 0}
     if (place / "state.json").exists():
-        found = _read_json(place / "state.json")
-        if found.get("made_from") != description:
+        state = _read_json(place / "state.json")
+        if state.get("made_from") != description:
             raise CorpusError(_OTHER.format(place))
-        state = found
     with (place / "ids.bin").open("ab") as file:
-        file.truncate(state["length"] * kind.itemsize)  # what came after the last record is redone
-        file.seek(0, os.SEEK_END)
+        recorded = state["length"] * kind.itemsize
+        if file.tell() < recorded:
+            raise CorpusError(
+                f"{place}: expected {recorded} bytes of ids from an earlier call, there are "
+                f"{file.tell()}; delete the folder and begin anew."
+            )
+        file.truncate(recorded)  # what came after the last record is redone
         waiting = 0
-        for batch in _batches(
-            itertools.islice(pieces(corpus, field, limit), state["pieces"], None)
-        ):
+        stream, name = None, os.fspath(corpus)
+        if name.startswith("hf:"):
+            found = stream = Streamed(name, field, limit, state.get("position"))
+        else:
+            found = itertools.islice(pieces(corpus, field, limit), state["pieces"], None)
+        for batch in _batches(found):
             encoded = tokenizer.encode_batch_fast([t for t, _ in batch], add_special_tokens=False)
             ids: list[int] = []
             for (_, ends), encoding in zip(batch, encoded, strict=True):
@@ -176,13 +201,17 @@ def _encode(
             state["length"] += len(ids)
             state["documents"] += sum(ends for _, ends in batch)
             waiting += len(ids)
-            if waiting >= _CHECKPOINT:
+            if waiting >= _CHECKPOINT and (stream is None or batch[-1][1]):
+                if stream:
+                    state["position"] = stream.position()
                 file.flush()
                 os.fsync(file.fileno())
                 _write_json(place / "state.json", state)
                 waiting = 0
             if progress:
                 progress(state["length"])
+    if not state["length"]:
+        raise CorpusError(f"{corpus}: no text in it; expected at least one document.")
     write_atomically(place / "tokenizer.json", text.encode())
     _write_json(
         place / "header.json",
@@ -214,15 +243,16 @@ def _batches(found: Iterable[Piece]) -> Iterator[list[Piece]]:
 def prepare(
     corpus: str | os.PathLike[str],
     folder: str | os.PathLike[str],
-    vocab_size: int,
+    vocab_size: int = 16384,
     *,
     words: bool = False,
     phrases: Sequence[str] = (),
+    tokenizer: str | os.PathLike[str] | None = None,
     field: str = "text",
     limit: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> TokenFile:
-    """Tokens of a corpus with a tokenizer of its own; what an earlier call made is used again.
+    """Tokens of a corpus, by default of a tokenizer trained on it; what was made is used again.
 
     Parameters
     ----------
@@ -231,11 +261,15 @@ def prepare(
     folder : path
         Where tokenizer and ids are, or will be.
     vocab_size : int
+        Of the tokenizer that is trained.
     words : bool
         :func:`~staircase_lib.language.vocabulary.word_tokenizer` in place of
         :func:`~staircase_lib.language.vocabulary.train_tokenizer`.
     phrases : sequence of str
         With `words`: strings that are one token.
+    tokenizer : str or path, optional
+        One that is there, in place of training: as in
+        :func:`~staircase_lib.language.shipped.load_tokenizer`.
     progress : callable, optional
         As in :func:`encode`.
 
@@ -247,7 +281,7 @@ def prepare(
         If another process writes to the folder.
     """
     place = Path(folder)
-    asked = _asked(corpus, vocab_size, words, phrases, field, limit)
+    asked = _asked(corpus, vocab_size, words, phrases, tokenizer, field, limit)
     with locked(place):
         return _prepare(corpus, place, asked, progress)
 
@@ -258,6 +292,7 @@ def prepared(
     *,
     words: bool = False,
     phrases: Sequence[str] = (),
+    tokenizer: str | os.PathLike[str] | None = None,
     field: str = "text",
     limit: int | None = None,
     progress: Callable[[int], None] | None = None,
@@ -272,7 +307,7 @@ def prepared(
 
     Parameters
     ----------
-    corpus, vocab_size, words, phrases, field, limit, progress
+    corpus, vocab_size, words, phrases, tokenizer, field, limit, progress
         As in :func:`prepare`.
 
     Returns
@@ -284,7 +319,7 @@ def prepared(
     CorpusError, ValueError
         As in :func:`prepare`.
     """
-    asked = _asked(corpus, vocab_size, words, phrases, field, limit)
+    asked = _asked(corpus, vocab_size, words, phrases, tokenizer, field, limit)
     path = Path(corpus)
     if path.exists():
         asked["corpus"] = str(path.resolve())
@@ -299,7 +334,7 @@ def prepared(
         return _prepare(corpus, place, asked, progress)
 
 
-_MAKERS = ("corpus", "vocabulary", "tokens")  # the modules that ids depend on
+_MAKERS = ("corpus", "markup", "vocabulary", "shipped", "tokens")  # the modules that ids depend on
 
 
 def _asked(
@@ -307,21 +342,31 @@ def _asked(
     vocab_size: int,
     words: bool,
     phrases: Sequence[str],
+    tokenizer: str | os.PathLike[str] | None,
     field: str,
     limit: int | None,
 ) -> dict[str, Any]:
     """Everything that a call asks for, as it is kept beside the tokens."""
+    if tokenizer is not None and (words or phrases):
+        raise ValueError("tokenizer: expected without words and phrases; it has its own tokens.")
     if phrases and not words:
         raise ValueError("phrases: expected with words=True only; a BPE has no phrases.")
     return {
         "corpus": os.fspath(corpus),
         "field": field,
         "limit": limit,
-        "vocab_size": vocab_size,
+        "tokenizer": None if tokenizer is None else [str(tokenizer), _sha256(tokenizer)],
+        "vocab_size": vocab_size if tokenizer is None else None,
         "words": words,
         "phrases": list(phrases),
         "files": fingerprint(corpus),
     }
+
+
+def _sha256(tokenizer: str | os.PathLike[str]) -> str | None:
+    path = Path(tokenizer)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def _prepare(
@@ -342,7 +387,9 @@ def _prepare(
     field, limit = asked["field"], asked["limit"]
     if not trained.exists():
         size, phrases = asked["vocab_size"], asked["phrases"]
-        if asked["words"]:
+        if asked["tokenizer"] is not None:
+            tokenizer = load_tokenizer(asked["tokenizer"][0])
+        elif asked["words"]:
             tokenizer = word_tokenizer(corpus, size, phrases=phrases, field=field, limit=limit)
         else:
             tokenizer = train_tokenizer(corpus, size, field=field, limit=limit)

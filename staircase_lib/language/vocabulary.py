@@ -13,10 +13,20 @@ from staircase_lib.language.corpus import pieces
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["SEPARATOR", "UNKNOWN", "token_texts", "train_tokenizer", "word_tokenizer"]
+__all__ = [
+    "SEPARATOR",
+    "UNKNOWN",
+    "byte_characters",
+    "separator_of",
+    "token_texts",
+    "train_tokenizer",
+    "vocabulary_size",
+    "word_tokenizer",
+]
 
 SEPARATOR = "<|endoftext|>"
 UNKNOWN = "<|unknown|>"
+_SEPARATORS = (SEPARATOR, "<|end_of_text|>", "</s>", "<eos>", "[SEP]")  # as families of models say
 
 
 def train_tokenizer(
@@ -147,23 +157,47 @@ def _texts(corpus: str | PathLike[str], field: str, limit: int | None) -> Iterat
     return (text for text, _ in pieces(corpus, field, limit))
 
 
+def separator_of(tokenizer: Tokenizer) -> int:
+    """Id of the token that ends a document.
+
+    Raises
+    ------
+    ValueError
+        If the tokenizer has none of the usual ones.
+    """
+    for name in _SEPARATORS:
+        if (found := tokenizer.token_to_id(name)) is not None:
+            return found
+    raise ValueError(
+        f"tokenizer: expected a token {' or '.join(_SEPARATORS)}, the separator of documents; add "
+        f"one with `tokenizer.add_special_tokens`."
+    )
+
+
+def vocabulary_size(tokenizer: Tokenizer) -> int:
+    """One more than the largest id; ids that no token has count too."""
+    return max(tokenizer.get_vocab().values()) + 1
+
+
 def token_texts(tokenizer: Tokenizer, tokens: Iterable[int]) -> list[str]:
     """Text of single tokens; bytes that are no character alone appear as ``\\xNN``."""
     found = [tokenizer.id_to_token(int(token)) or "" for token in tokens]
-    if tokenizer.decoder is None:  # words
-        return found
-    alphabet = _byte_of()
+    decoder = b"" if tokenizer.decoder is None else tokenizer.decoder.__getstate__()
+    if b"ByteLevel" not in decoder:
+        return [piece.replace("\u2581", " ") for piece in found]  # as SentencePiece writes a space
+    byte_of = {character: byte for byte, character in enumerate(byte_characters())}
     return [
-        bytes(alphabet[c] for c in piece).decode("utf-8", errors="backslashreplace")
-        if all(character in alphabet for character in piece)
+        bytes(byte_of[c] for c in piece).decode("utf-8", errors="backslashreplace")
+        if all(character in byte_of for character in piece)
         else piece
         for piece in found
     ]
 
 
 @cache
-def _byte_of() -> dict[str, int]:
-    """The byte that each character of a byte-level vocabulary stands for."""
+def byte_characters() -> list[str]:
+    """The character that stands for each byte in a byte-level vocabulary."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(b): b for b in shown} | {chr(256 + i): b for i, b in enumerate(hidden)}
+    characters = {b: chr(b) for b in shown} | {b: chr(256 + i) for i, b in enumerate(hidden)}
+    return [characters[byte] for byte in range(256)]
