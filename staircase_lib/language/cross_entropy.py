@@ -110,14 +110,13 @@ def chunked_cross_entropy(
             f"targets: expected one for each of {states.shape[-2]} states, at least one, "
             f"got {targets.shape[-1]}."
         )
-    device = states.device.type
-    autocast = torch.is_autocast_enabled(device)
-    dtype = torch.get_autocast_dtype(device) if autocast else states.dtype
+    device, dtype = states.device.type, states.dtype
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
     with_gradient = torch.is_grad_enabled() and (states.requires_grad or readout.requires_grad)
     runs = states.ndim == 3
     targets = targets.expand(states.shape[:-1])
     if not runs:
         states, readout, targets = states[None], readout[None], targets[None]
-    with torch.autocast(device, enabled=False):
-        losses = _ChunkedCrossEntropy.apply(states, readout, targets, chunk, dtype, with_gradient)
+    losses = _ChunkedCrossEntropy.apply(states, readout, targets, chunk, dtype, with_gradient)
     return losses if runs else losses.squeeze(0)
