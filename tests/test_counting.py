@@ -192,7 +192,7 @@ def test_forms():
 
 
 def test_an_interrupted_count_continues_where_it_was(tmp_path, monkeypatch):
-    ids = zipf(200_000, 100)
+    ids = zipf(400_000, 100)
     expected = counting.count_signatures(ids, 100)
     real, counted = counting._count, []
 
@@ -209,13 +209,13 @@ def test_an_interrupted_count_continues_where_it_was(tmp_path, monkeypatch):
     counted.clear()
     monkeypatch.setattr(counting, "_count", lambda *a: counted.append(a[1]) or real(*a))
     resumed = counting.count_signatures(ids, 100, memory=SMALL, folder=tmp_path)
-    total = len(counting._spans(len(ids), SMALL // (2 * 4 + counting._OVERHEAD)))
+    total = len(counting._spans(len(ids), SMALL // (4 + counting._OVERHEAD)))
     assert len(counted) == total - before
     assert abs(resumed - expected).sum() == 0
 
 
 def test_a_full_disk_is_said_and_leaves_no_half_shard(tmp_path, monkeypatch):
-    ids = zipf(200_000, 100)
+    ids = zipf(400_000, 100)
     real = folders.os.replace
 
     def full(source, target):

@@ -11,8 +11,10 @@ pair or triple may contain or cross. For a token :math:`\alpha` at position :mat
 A window widens what counts as the label (order 0) or as the context (order 1).
 
 **Method.** The tokens of a pair or triple are fused into one integer, the integers of a shard are
-sorted, and the runs of equal ones counted: sequential passes over memory only. A shard's result is
-two sorted arrays on disk; the shards are merged by ranges of keys, each small enough for memory.
+sorted, and the runs of equal ones counted: sequential passes over memory only, all but the sort in
+blocks that stay in a core's cache, and the distinct integers written over the sorted ones. A
+shard's result is two sorted arrays on disk; the shards are merged by ranges of keys, each small
+enough for memory.
 Every position belongs to one shard, and integers add up in any order: neither the shards nor the
 number of workers change a count.
 
@@ -47,9 +49,11 @@ __all__ = ["Form", "corpus_signature", "count_signatures"]
 Direction = Literal["next", "previous", "both"]
 Form = Literal["probability", "centred", "root", "ppmi"]
 
-# Bytes that counting needs for each key at its worst, all keys distinct, besides the key itself
-# twice: marks of the runs, their places, and lengths.
-_OVERHEAD = 1 + 8 + 8 + 4
+# Positions that are fused, and keys whose runs are counted, at once: few enough for the cache.
+_BLOCK = 1 << 15
+# Bytes that counting needs for each key besides the key itself: the length of its run, and a
+# share of what a block needs (masks, selected tokens, places of runs), at most 64 bytes a position.
+_OVERHEAD = 4 + 4
 
 
 @dataclass(frozen=True)
@@ -221,8 +225,9 @@ def count_signatures(
     if not (_whole(memory) and memory >= 2**20):
         raise ValueError(f"memory: expected bytes, at least {2**20} (1 MB), got {memory!r}.")
     threads = workers if isinstance(workers, int) else _size_of(workers)
-    a_key = 2 * plan.dtype.itemsize + _OVERHEAD
-    positions = max(1, memory // (threads * a_key * len(plan.offsets)))
+    a_key = plan.dtype.itemsize + _OVERHEAD
+    at_once = min(memory // (threads * a_key), 2**31)  # the length of a run has 32 bits
+    positions = max(1, at_once // len(plan.offsets))
     spans = _spans(len(ids), min(positions, -(-len(ids) // threads) or 1))
 
     if folder is None and len(spans) == 1:  # small: no disk at all
@@ -326,12 +331,31 @@ def _count(
 ) -> tuple[NDArray[np.unsignedinteger], NDArray[np.uint32]]:
     """Sorted distinct keys of the positions in `span`, and how often each occurs."""
     start, stop = span
+    ids = np.asarray(ids)  # a memory map's slices are slow to make
+    keys = np.empty((stop - start) * len(plan.offsets), plan.dtype)
+    block = _block(stop - start)
+    filled = 0
+    for first in range(start, stop, block):
+        filled += _fuse(ids, (first, min(first + block, stop)), plan, keys[filled:])
+    keys = keys[:filled]
+    keys.sort()
+    return _runs(keys)
+
+
+def _block(n: int) -> int:
+    """Length of a block of a shard of length `n`; its working memory is counted in `_OVERHEAD`."""
+    return min(_BLOCK, max(256, n // 16))
+
+
+def _fuse(ids: NDArray[np.integer], span: tuple[int, int], plan: _Plan, keys: NDArray[Any]) -> int:
+    """Write the keys of the positions in `span` into `keys`; their number."""
+    start, stop = span
     before, after = plan.reach
     low, high = max(0, start + before), min(len(ids), stop + after)
-    chunk = np.asarray(ids[low:high])
+    chunk = ids[low:high]
     _check_range(chunk, low, plan.vocab_size)
     forbidden = None if plan.separator is None else chunk == plan.separator
-    found = []
+    filled = 0
     for offsets in plan.offsets:
         # Positions of `span` for which every token of the pattern exists
         first, last = max(start, -min(offsets)), min(stop, len(ids) - max(offsets))
@@ -351,25 +375,33 @@ def _count(
             keep = token >= 0 if keep is None else keep & (token >= 0)
         if keep is not None:
             token = token[keep]
-        keys = token.astype(plan.dtype)
+        fused = keys[filled : filled + len(token)]
+        np.copyto(fused, token, casting="unsafe")
         for slot in there[1:]:
-            keys *= plan.dtype.type(plan.vocab_size)
+            fused *= plan.dtype.type(plan.vocab_size)
             other = chunk[slot]
-            np.add(keys, other if keep is None else other[keep], out=keys, casting="unsafe")
-        found.append(keys)
-    keys = found[0] if len(found) == 1 else np.concatenate([np.zeros(0, plan.dtype), *found])
-    del found
-    keys.sort()
-    return _runs(keys)
+            np.add(fused, other if keep is None else other[keep], out=fused, casting="unsafe")
+        filled += len(token)
+    return filled
 
 
 def _runs(keys: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.uint32]]:
-    """Distinct values of a sorted array and their numbers."""
-    if not keys.size:
-        return keys, np.zeros(0, np.uint32)
-    ends = np.flatnonzero(keys[1:] != keys[:-1])
-    ends = np.append(ends, len(keys) - 1)
-    return keys[ends], np.diff(ends, prepend=-1).astype(np.uint32)
+    """Distinct values of a sorted array, written over its beginning, and their numbers."""
+    counts = np.empty(len(keys), np.uint32)
+    block = _block(len(keys))
+    found, last = 0, -1  # runs so far, and the place where the last one ended
+    for start in range(0, len(keys), block):
+        stop = min(start + block, len(keys))
+        inner = min(stop, len(keys) - 1)  # the last key of all has no successor
+        ends = np.flatnonzero(keys[start:inner] != keys[start + 1 : inner + 1])
+        if inner < stop:
+            ends = np.append(ends, inner - start)
+        if ends.size:
+            there = slice(found, found + len(ends))
+            counts[there] = np.diff(ends, prepend=last - start)
+            keys[there] = keys[start:stop][ends]
+            found, last = there.stop, start + int(ends[-1])
+    return keys[:found], counts[:found]
 
 
 def _check_range(chunk: NDArray[np.integer], start: int, vocab_size: int) -> None:
