@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
 from .chapters import PROFILES, BookError, Exit, ParameterError, project_root, write_atomically
 from .notebooks import CANNOT_WRITE, CELL_TIMEOUT
+from .printable import printable, printable_json
 
 EXIT_CODES = """\
 exit codes:
@@ -34,9 +36,10 @@ exit codes:
   130, 143  interrupted by Ctrl-C, by SIGTERM; no kernel is left running
 """
 BOOK_PACKAGES = ("ipykernel", "jupytext", "nbformat", "papermill", "yaml")
+NEEDS_OF_REPORTS = ("altair", "vl_convert", "myst_nb")
 NEEDS = {
     "claims": (),
-    "measure": ("torch", "pandas", "altair", "vl_convert", "myst_nb"),
+    "measure": ("torch", "pandas", *NEEDS_OF_REPORTS),
     "count": ("pandas", "tokenizers"),
 }
 ANYWHERE = ("measure", "count")  # commands that need no clone of the book
@@ -158,7 +161,7 @@ def make_parser() -> argparse.ArgumentParser:
         "corpus",
         metavar="CORPUS",
         help="text file, .jsonl, .parquet, folder of these, hf:NAME, a named corpus such as "
-        "default, or a folder of token ids",
+        "default, or token ids: a folder of ours, .npy, .bin, or a folder of these",
     )
     count.add_argument(
         "--folder",
@@ -167,9 +170,21 @@ def make_parser() -> argparse.ArgumentParser:
         help="where ids and counts are kept (default: NAME.counts)",
     )
     count.add_argument(
-        "--vocab-size", type=int, default=16384, metavar="V", help="tokens (default: 16384)"
+        "--vocab-size",
+        type=int,
+        metavar="V",
+        help="tokens (default: 16384, or those of --tokenizer)",
     )
     count.add_argument("--words", action="store_true", help="whole words as tokens, not a BPE's")
+    count.add_argument(
+        "--tokenizer",
+        metavar="PATH",
+        help="a vocabulary that is there: tokenizer.json, a folder with one, hf:NAME, or qwen",
+    )
+    count.add_argument("--dtype", metavar="TYPE", help="of ids in .bin files, such as uint16")
+    count.add_argument(
+        "--separator", type=int, metavar="ID", help="between documents, of ids in .npy and .bin"
+    )
     count.add_argument(
         "--field", default="text", help="key or column with the text (default: text)"
     )
@@ -208,6 +223,9 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="tokens with fewer occurrences are neither ranked nor neighbours (default: 100)",
     )
+    count.add_argument(
+        "--output", type=Path, metavar="FILE", help="write the report as one HTML file (order 0)"
+    )
     count.add_argument("--json", action="store_true", help="print the report as JSON")
 
     add("record", "copy the ledger of a complete cpu build to book/results, to be committed")
@@ -217,9 +235,13 @@ def make_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
     options = make_parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    options.typed = shlex.join(["python", "-m", "staircase_lib", *given])
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         needed = NEEDS.get(options.command, BOOK_PACKAGES)
+        if options.command == "count" and options.output:
+            needed = (*needed, *NEEDS_OF_REPORTS)
         missing = [name for name in needed if find_spec(name) is None]
         if missing:
             raise BookError(
@@ -328,7 +350,7 @@ def print_status(root: Path, options: argparse.Namespace) -> None:
             versions = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
             print(
                 f"{'':24} {options.profile}, {row['commit']}, {row['date']}, "
-                f"{row['seconds']:.0f} s, {row['memory_mb']} MB, {versions}"
+                f"{row['seconds']:.0f} s, {row['memory_mb']} MB, {row['device']}, {versions}"
             )
 
 
@@ -382,11 +404,7 @@ def measure_task(root: Path, options: argparse.Namespace) -> None:
 
     from .report import numbers_json, write_html
 
-    try:
-        write_atomically(report, write_html(measured))
-    except OSError as error:
-        problem = f"--output {report}: cannot write there: {error.strerror}"
-        raise BookError(problem, Exit.CANNOT_WRITE) from None
+    write_report(report, write_html(measured))
     if options.json:
         print(numbers_json(measured))
     else:
@@ -397,24 +415,19 @@ def count_corpus(root: Path, options: argparse.Namespace) -> None:
     """Count the signatures of a corpus and print what its tokens are like."""
     from .language import counting, folders, summary
     from .language.corpus import CorpusError
-    from .language.tokens import open_tokens, prepare
 
     name = Path(options.corpus).name.replace(":", "-") or "corpus"
     folder = options.folder or Path(f"{name}.counts")
+    if options.output:
+        if options.order:
+            raise ParameterError("--output: the report tells of pairs; leave --order at 0.")
+        here = options.output.exists() and Path(options.corpus).exists()
+        if here and options.output.samefile(options.corpus):
+            raise ParameterError(f"--output {options.output}: that is the corpus; give another.")
+        check_writable(options.output)
     tell = _Counter(sys.stderr)
     try:
-        if (Path(options.corpus) / "header.json").is_file():
-            tokens = open_tokens(options.corpus)
-        else:
-            print(f"tokens of {options.corpus} in {folder}", file=sys.stderr, flush=True)
-            tokens = prepare(
-                options.corpus,
-                folder / "tokens",
-                options.vocab_size,
-                words=options.words,
-                field=options.field,
-                progress=lambda done: tell(done, None, "tokens written"),
-            )
+        tokens = _tokens(options, folder, lambda done: tell(done, None, "tokens written"))
         asked = _token_ids(tokens, options.tokens.split(",")) if options.tokens else None
         wanted = {
             "order": options.order,
@@ -448,7 +461,50 @@ def count_corpus(root: Path, options: argparse.Namespace) -> None:
         found = {"tokens": tokens.length, "triples": int(counts.sum()), "distinct": counts.nnz}
     else:
         found = summary.report(tokens, counts, asked=asked, form=options.form, least=options.least)
-    print(json.dumps(found, indent=1, ensure_ascii=False) if options.json else _in_words(found))
+    if options.output:
+        from . import corpus_report
+
+        page = corpus_report.write_html(
+            tokens,
+            counts,
+            found,
+            corpus_report.provenance(tokens, options.corpus, options.typed),
+            name=Path(options.corpus).name or options.corpus,
+            form=options.form,
+            window=options.window,
+            direction=options.direction or "next",
+        )
+        write_report(options.output, page)
+        print(f"The report: {options.output.resolve().as_uri()}", file=sys.stderr)
+    print(printable_json(found) if options.json else _in_words(found))
+
+
+def _tokens(options: argparse.Namespace, folder: Path, progress: Callable[[int], None]) -> Any:
+    """Token ids of the corpus: those that are there, or made from its text."""
+    from .language.id_files import holds_ids, import_ids
+    from .language.tokens import open_tokens, prepare
+
+    corpus, shipped, size = options.corpus, options.tokenizer, options.vocab_size
+    if (Path(corpus) / "header.json").is_file():
+        return open_tokens(corpus)
+    print(f"tokens of {corpus} in {folder}", file=sys.stderr, flush=True)
+    if holds_ids(corpus):
+        given = {name: getattr(options, name) for name in ("dtype", "separator", "tokenizer")}
+        return import_ids(corpus, folder / "tokens", size, **given, progress=progress)
+    for name in ("dtype", "separator"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"{name}: expected with ids in .npy or .bin only, not with text.")
+    if shipped is not None and size is not None:
+        raise ValueError("vocab-size: expected without --tokenizer, which has its own size.")
+    return prepare(
+        corpus,
+        folder / "tokens",
+        size or 16384,
+        words=options.words,
+        tokenizer=shipped,
+        field=options.field,
+        progress=progress,
+    )
 
 
 class _Counter:
@@ -467,6 +523,14 @@ class _Counter:
 def _token_ids(tokens: Any, texts: Sequence[str]) -> list[int]:
     """Ids of tokens that the user names, with a space before them or without."""
     tokenizer, found = tokens.tokenizer, []
+    if tokenizer is None:
+        try:
+            return [int(text.removeprefix("#")) for text in texts]
+        except ValueError:
+            raise ValueError(
+                f"--tokens: expected ids, as these tokens have no text, got {','.join(texts)}; "
+                f"--tokenizer tells what they are."
+            ) from None
     for text in texts:
         ids = [tokenizer.encode(form).ids for form in (f" {text}", text)]
         single = [i[0] for i in ids if len(i) == 1 and tokens.texts(i)[0].strip() == text]
@@ -480,8 +544,6 @@ def _token_ids(tokens: Any, texts: Sequence[str]) -> list[int]:
 
 
 def _in_words(found: dict[str, Any]) -> str:
-    from .printable import printable
-
     names = ("tokens", "documents", "vocab_size", "pairs", "triples", "distinct")
     simple = {name: found[name] for name in names if name in found}
     lines = [f"{name.replace('_', ' '):>18}  {value:,}" for name, value in simple.items()]
@@ -510,6 +572,15 @@ def check_writable(file: Path) -> None:
             raise IsADirectoryError(0, "it is a folder")
         file.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=file.parent).close()
+    except OSError as error:
+        problem = f"--output {file}: cannot write there: {error.strerror}"
+        raise BookError(problem, Exit.CANNOT_WRITE) from None
+
+
+def write_report(file: Path, page: str) -> None:
+    """Write a page as a whole or not at all."""
+    try:
+        write_atomically(file, page)
     except OSError as error:
         problem = f"--output {file}: cannot write there: {error.strerror}"
         raise BookError(problem, Exit.CANNOT_WRITE) from None

@@ -41,7 +41,7 @@ __all__ = ["TokenFile", "encode", "open_tokens", "prepare", "prepared"]
 _BATCH = 4 << 20  # characters that are encoded at once
 _CHECKPOINT = 8 << 20  # tokens between two records of how far the encoding is
 
-_OTHER = (
+OTHER = (
     "{}: holds ids of another corpus or tokenizer, or of text that has changed since; give another "
     "folder, or delete it."
 )
@@ -167,14 +167,14 @@ def _encode(
         "tokenizer": hashlib.sha256(text.encode()).hexdigest(),
     }
     if (place / "header.json").exists():
-        if _read_json(place / "header.json").get("made_from") != description:
-            raise CorpusError(_OTHER.format(place))
+        if read_json(place / "header.json").get("made_from") != description:
+            raise CorpusError(OTHER.format(place))
         return open_tokens(place)
     state = {"made_from": description, "pieces": 0, "length": 0, "documents": 0}
     if (place / "state.json").exists():
-        state = _read_json(place / "state.json")
+        state = read_json(place / "state.json")
         if state.get("made_from") != description:
-            raise CorpusError(_OTHER.format(place))
+            raise CorpusError(OTHER.format(place))
     with (place / "ids.bin").open("ab") as file:
         recorded = state["length"] * kind.itemsize
         if file.tell() < recorded:
@@ -213,17 +213,8 @@ def _encode(
     if not state["length"]:
         raise CorpusError(f"{corpus}: no text in it; expected at least one document.")
     write_atomically(place / "tokenizer.json", text.encode())
-    _write_json(
-        place / "header.json",
-        {
-            "made_from": description,
-            "vocab_size": vocab_size,
-            "separator": separator,
-            "length": state["length"],
-            "documents": state["documents"],
-            "dtype": kind.name,
-        },
-    )
+    made = (vocab_size, separator, state["length"], state["documents"], kind.name)
+    write_header(TokenFile(place, *made), description)
     (place / "state.json").unlink(missing_ok=True)
     return open_tokens(place)
 
@@ -378,7 +369,7 @@ def _prepare(
     from tokenizers import Tokenizer
 
     known, trained = place / "asked.json", place / "tokenizer.json"
-    if known.exists() and (was := _read_json(known)) != asked:
+    if known.exists() and (was := read_json(known)) != asked:
         differ = ", ".join(name for name in asked if was.get(name) != asked[name])
         raise CorpusError(
             f"{place}: made with other settings or from text that has changed since ({differ}); "
@@ -414,7 +405,7 @@ def open_tokens(folder: str | os.PathLike[str]) -> TokenFile:
             f"{place}: expected token ids with a header.json; there is none"
             f"{unfinished if (place / 'state.json').exists() else ''}."
         )
-    found = _read_json(header)
+    found = read_json(header)
     kinds = {"vocab_size": int, "separator": int, "length": int, "documents": int, "dtype": str}
     wrong = [name for name, kind in kinds.items() if type(found.get(name)) is not kind]
     if not wrong:
@@ -424,23 +415,33 @@ def open_tokens(folder: str | os.PathLike[str]) -> TokenFile:
         )
     if wrong or found["dtype"] not in ("uint16", "uint32"):
         raise CorpusError(f"{header}: not the header of token ids; {wrong or ['dtype']} are wrong.")
-    path = place / "ids.bin"
+    where = {"file": Path(found["file"]), "offset": found["offset"]} if "file" in found else {}
+    path, offset = where.get("file", place / "ids.bin"), where.get("offset", 0)
     expected = found["length"] * np.dtype(found["dtype"]).itemsize
-    came = path.stat().st_size if path.is_file() else 0
+    came = path.stat().st_size - offset if path.is_file() else 0
     if came != expected:
+        again = "Import the ids" if where else "Encode the corpus"
         raise CorpusError(
             f"{path}: expected {expected} bytes, as the header says, got {came}; the file was cut "
-            f"or replaced. Encode the corpus again."
+            f"or replaced. {again} again."
         )
-    return TokenFile(place, **{name: found[name] for name in kinds})
+    return TokenFile(place, **{name: found[name] for name in kinds}, **where)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Content of a file of ours."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CorpusError(f"{path}: cannot be read: {error}") from None
     return found if isinstance(found, dict) else {}
+
+
+def write_header(found: TokenFile, made_from: dict[str, Any], **where: Any) -> None:
+    """Say that the ids of a folder are whole, and what they were made from."""
+    names = ("vocab_size", "separator", "length", "documents", "dtype")
+    header = {name: getattr(found, name) for name in names}
+    _write_json(found.folder / "header.json", {"made_from": made_from, **header, **where})
 
 
 def _write_json(path: Path, content: Any) -> None:
