@@ -28,7 +28,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import claims, freshness
-from .chapters import BookError, Chapter, read_chapters, resolve_parameters, write_atomically
+from .chapters import (
+    BookError,
+    Chapter,
+    Exit,
+    read_chapters,
+    resolve_parameters,
+    write_atomically,
+)
 from .notebooks import Job, Outcome, execute_all, put_outputs_back
 from .pages import render
 
@@ -80,6 +87,7 @@ class ChapterRun:
     commit: str
     date: str
     versions: dict[str, str]
+    device: str
 
     @property
     def key(self) -> str:
@@ -145,7 +153,7 @@ def last_run(root: Path, profile: str, chapter: Chapter) -> tuple[ChapterRun, No
             if not {"parameters", "injected-parameters"} & set(cell.metadata.get("tags", ()))
         ]
         complete = run.parts["cells"] == freshness.cells_digest(sources)
-        f"{run.seconds:.0f} {run.versions.items()}"  # what status prints has to be there
+        f"{run.seconds:.0f} {run.versions.items()} {run.device}"  # what status prints is there
     except Exception:  # whatever is wrong with it, executing the chapter mends it
         return None
     return (run, notebook) if complete else None
@@ -192,11 +200,26 @@ def keep(outcome: Outcome, profile: str, parts: dict[str, Any], target: Path) ->
         commit=commit(job.root),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         versions={"python": platform.python_version(), "torch": _version("torch")},
+        device=device(),
     )
-    notebook = nbformat.read(job.output, as_version=4)
+    notebook = nbformat.read(outcome.notebook, as_version=4)
     notebook.metadata["staircase_run"] = asdict(run)
     write_atomically(target, nbformat.writes(notebook))
-    job.output.unlink(missing_ok=True)
+    outcome.notebook.unlink(missing_ok=True)
+
+
+def device() -> str:
+    """The processors of this machine: graphics cards by name, or the number of cores.
+
+    Cards are those that the system's driver lists, so that torch need not be imported.
+    """
+    cards = []
+    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        cards += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+    if cards and os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip():
+        return ", ".join(cards)
+    return f"{os.cpu_count()} CPU cores, {platform.machine()}"
 
 
 def _version(package: str) -> str:
@@ -250,7 +273,7 @@ def _execute_stale(
             root,
             profile,
             chapter,
-            folder / "failed" / f"{chapter.name}.ipynb",  # moved from there when it succeeds
+            folder / "failed" / f"{chapter.name}.ipynb",
             overrides=overrides if reads_ledger(chapter) else None,
             timeout=timeout,
         )
@@ -271,12 +294,14 @@ def _execute_stale(
             keep(event, profile, parts[chapter.name], executed_path(root, profile, chapter))
             print(f"      {chapter.name}  done in {event.seconds:.0f} s, {left} left", flush=True)
         else:
-            failures.append(event.report)
+            failures.append(event)
             print(
                 f"      {chapter.name}  FAILED after {event.seconds:.0f} s, {left} left", flush=True
             )
     if failures:
-        raise BookError("\n".join(failures))
+        codes = {event.failure.code for event in failures if event.failure}
+        code = codes.pop() if len(codes) == 1 else Exit.FAILED
+        raise BookError("\n".join(event.report for event in failures), code)
 
 
 # --- Claims --------------------------------------------------------------------------------------
@@ -372,7 +397,8 @@ def build_lock(root: Path) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             raise BookError(
-                f"another build is running (pid {file.read()}); wait for it or stop it"
+                f"another build is running (pid {file.read()}); wait for it or stop it",
+                Exit.IN_USE,
             ) from None
         file.truncate(0)
         file.write(str(os.getpid()))
@@ -396,7 +422,7 @@ def build_book(root: Path, profile: str, workers: int, timeout: int) -> Path:
             found = last_run(root, profile, chapter) if chapter.code else None
             if found is not None:
                 executed[chapter.path] = put_outputs_back(chapter, found[1])
-        return render(root, profile, executed)
+        return render(root, profile, executed, status_rows(root, profile))
 
 
 # --- Status --------------------------------------------------------------------------------------
@@ -414,7 +440,10 @@ def status_rows(root: Path, profile: str) -> list[dict[str, Any]]:
             run = found[0]
             row |= {
                 name: getattr(run, name)
-                for name in ("seconds", "memory_mb", "commit", "date", "versions")
+                for name in (
+                    *("profile", "seconds", "memory_mb", "commit", "date", "versions"),
+                    "device",
+                )
             }
         rows.append(row)
     return rows

@@ -20,6 +20,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,35 @@ if TYPE_CHECKING:
 PROFILES = ("smoke", "cpu", "gpu", "paper")
 
 
+class Exit(IntEnum):
+    """Exit codes of the command line, one a kind of failure."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    CELL = 3
+    KERNEL = 4
+    TIMEOUT = 5
+    EARLY = 6
+    NO_KERNEL = 7
+    MISSING = 8
+    CANNOT_WRITE = 9
+    IN_USE = 10
+
+
 class BookError(Exception):
     """The book cannot be built or a chapter not run; the message says where and why."""
+
+    def __init__(self, message: str, code: Exit = Exit.FAILED) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class ParameterError(BookError):
     """A parameter that the chapter does not have, or a value of another type."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, Exit.USAGE)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -92,7 +116,8 @@ def project_root(start: Path | None = None) -> Path:
     for folder in (start, *start.parents):
         if (folder / "_toc.yml").is_file():
             return folder
-    raise BookError(f"No _toc.yml in {start} or above it: run this command in a clone of the book.")
+    problem = f"No _toc.yml in {start} or above it: run this command in a clone of the book."
+    raise BookError(problem, Exit.MISSING)
 
 
 def toc_pages(root: Path) -> list[str]:
@@ -145,7 +170,8 @@ def read_chapters(root: Path) -> list[Chapter]:
     paths = [root / f"{page}.md" for page in toc_pages(root)]
     missing = [str(path.relative_to(root)) for path in paths if not path.is_file()]
     if missing:
-        raise BookError(f"_toc.yml names files that do not exist: {', '.join(missing)}")
+        problem = f"_toc.yml names files that do not exist: {', '.join(missing)}"
+        raise BookError(problem, Exit.MISSING)
     return [read_chapter(path) for path in paths]
 
 
@@ -212,7 +238,8 @@ def find_chapter(chapters: Sequence[Chapter], name: str) -> Chapter:
     executable = [chapter.name for chapter in chapters if chapter.code]
     near = difflib.get_close_matches(name, executable, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise BookError(f"No chapter {name!r} with code; {hint}There are: {', '.join(executable)}")
+    there = f"There are: {', '.join(executable)}"
+    raise BookError(f"No chapter {name!r} with code; {hint}{there}", Exit.MISSING)
 
 
 def line_of(cell: str, path: Path) -> int | None:
@@ -306,6 +333,39 @@ def parse_value(chapter: Chapter, name: str, text: str) -> Any:
         except (ValueError, SyntaxError):
             continue
     return text
+
+
+def describe_profiles(
+    chapter: Chapter, profile: str, overrides: Mapping[str, Any] | None = None
+) -> str:
+    """A table of a chapter's parameters: type, value that a run would take, and every profile's.
+
+    Parameters
+    ----------
+    chapter : Chapter
+    profile : str
+        Profile of the run.
+    overrides : mapping, optional
+        Values that are given by name.
+
+    Raises
+    ------
+    ParameterError
+        As :func:`resolve_parameters`.
+    """
+    columns = {"this run": resolve_parameters(chapter, profile, overrides)}
+    columns |= {name: resolve_parameters(chapter, name) for name in PROFILES}
+    rows = [["parameter", "type", *columns]] + [
+        [name, _kind(default), *(repr(values[name]) for values in columns.values())]
+        for name, default in chapter.parameters.items()
+    ]
+    if len(rows) == 1:
+        return _describe(chapter.parameters)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
 
 
 def _as_type_of(default: Any, value: Any) -> Any:

@@ -7,6 +7,8 @@ as executed only if its last cell ran.
 from __future__ import annotations
 
 import copy
+import errno
+import logging
 import multiprocessing
 import os
 import resource
@@ -21,13 +23,28 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .chapters import Chapter, line_of
+from .chapters import Chapter, Exit, line_of
 
 # The packages of the extra `book` are imported where used: --help and claims do without them.
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 CELL_TIMEOUT = 3600  # seconds
+# What the system says of a place that takes no (more) files.
+CANNOT_WRITE = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+}
+# In a kernel, exit() and quit() only ask the frontend to close, and what follows would run.
+EXIT_RAISES = (
+    "type(get_ipython().exiter).__call__ = lambda self, *status: __import__('sys').exit(*status)"
+)
 SINGLE_THREAD = {
     f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "VECLIB_MAXIMUM")
 }
@@ -35,14 +52,23 @@ SINGLE_THREAD = {
 
 @dataclass(frozen=True)
 class Job:
-    """A chapter to execute: parameters that differ from the defaults, and where to write."""
+    """A chapter to execute: parameters that differ from the defaults, and where the notebook goes
+    if it stops on the way."""
 
     chapter: Chapter
     parameters: dict[str, Any]
     root: Path
     output: Path
     timeout: int | None = CELL_TIMEOUT
-    show: bool = False
+    log_output: bool = False
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a chapter stopped: one line that names chapter, cell and cause, and the exit code."""
+
+    text: str
+    code: Exit
 
 
 @dataclass(frozen=True)
@@ -52,14 +78,16 @@ class Outcome:
     job: Job
     seconds: float
     memory_mb: int
-    failure: str | None
+    failure: Failure | None
+    notebook: Path  # as it was executed, or as far as it came
 
     @property
     def report(self) -> str:
         """The failure, and where the notebook is as far as it came."""
-        output = self.job.output
-        kept = f"\n  as far as it came: {os.path.relpath(output)}" if output.is_file() else ""
-        return f"{self.failure}{kept}"
+        assert self.failure is not None
+        path = self.notebook
+        kept = f"\n  as far as it came: {os.path.relpath(path)}" if path.is_file() else ""
+        return f"{self.failure.text}{kept}"
 
 
 def execute_all(jobs: Sequence[Job], workers: int) -> Iterator[Job | Outcome]:
@@ -90,8 +118,10 @@ def execute_all(jobs: Sequence[Job], workers: int) -> Iterator[Job | Outcome]:
                     process.join()
                 except EOFError:
                     process.join()
-                    failure = f"its process ended with exit code {process.exitcode}"
-                    outcome = Outcome(job, 0.0, 0, f"{job.chapter.name}: {failure}")
+                    cause = f"its process ended with exit code {process.exitcode}"
+                    failure = Failure(f"{job.chapter.name}: {cause}", Exit.KERNEL)
+                    kept = _keep_partial(job, _partial(job, process.pid))
+                    outcome = Outcome(job, 0.0, 0, failure, kept)
                 del running[receiver]
                 yield outcome
     finally:
@@ -121,6 +151,7 @@ def _execute(job: Job, sender: Connection) -> None:
     import papermill
     from traitlets.config import Config
 
+    logging.disable(logging.CRITICAL)  # what matters is told once, as the failure
     os.environ.update(SINGLE_THREAD)
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(job.root), os.environ.get("PYTHONPATH", "")])
@@ -128,15 +159,16 @@ def _execute(job: Job, sender: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that papermill ends the kernel
     started = time.monotonic()
     error = None
+    partial = _partial(job, os.getpid())
     try:
         job.output.parent.mkdir(parents=True, exist_ok=True)
-        job.output.unlink(missing_ok=True)
+        _clear(job)
         # Sockets in a folder of their own: TCP ports of kernels that start together can collide.
         with tempfile.TemporaryDirectory(dir="/tmp") as sockets:  # a short path, as sockets need
             os.environ["JUPYTER_RUNTIME_DIR"] = sockets
             papermill.execute_notebook(
                 job.chapter.notebook,
-                str(job.output),
+                str(partial),
                 parameters=job.parameters,
                 kernel_name="python3",
                 cwd=str(job.chapter.path.parent),
@@ -146,25 +178,55 @@ def _execute(job: Job, sender: Connection) -> None:
                     {
                         "KernelManager": {"transport": "ipc", "ip": f"{sockets}/kernel"},
                         # At the end the kernel is interrupted before it is shut down, and says so.
-                        "NotebookClient": {"extra_arguments": ["--IPKernelApp.log_level=50"]},
+                        "NotebookClient": {
+                            "extra_arguments": [
+                                "--IPKernelApp.log_level=50",
+                                f"--IPKernelApp.exec_lines={EXIT_RAISES}",
+                            ]
+                        },
                     }
                 ),
-                stdout_file=sys.stdout if job.show else None,
-                stderr_file=sys.stderr if job.show else None,
+                stdout_file=sys.stdout if job.log_output else None,
+                stderr_file=sys.stderr if job.log_output else None,
             )
     except KeyboardInterrupt:
+        _keep_partial(job, partial)
         return  # the parent is interrupted as well, and says so
     except Exception as exception:  # whatever it is, it is told as the chapter's failure
         error = exception
     seconds = time.monotonic() - started
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # kB on Linux, bytes on macOS
     memory_mb = peak // (2**20 if sys.platform == "darwin" else 2**10)
-    sender.send(Outcome(job, seconds, memory_mb, find_failure(job, error)))
+    failure = find_failure(job, partial, error)
+    notebook = partial if failure is None else _keep_partial(job, partial)
+    sender.send(Outcome(job, seconds, memory_mb, failure, notebook))
 
 
-def find_failure(job: Job, error: Exception | None) -> str | None:
-    """One line that says where and why the executed notebook of `job` stopped; None if its last
-    cell ran.
+def _partial(job: Job, pid: int) -> Path:
+    """Where the process `pid` writes the notebook while it runs: two runs never share a file."""
+    return job.output.with_name(f".{job.chapter.name}.{pid}.ipynb")
+
+
+def _keep_partial(job: Job, partial: Path) -> Path:
+    """Put a notebook that stopped on the way where the job says; returns where it is."""
+    with suppress(FileNotFoundError):
+        os.replace(partial, job.output)
+    return job.output
+
+
+def _clear(job: Job) -> None:
+    """Remove what earlier runs left: the last failure, and notebooks of processes that are gone."""
+    import psutil
+
+    job.output.unlink(missing_ok=True)
+    for path in job.output.parent.glob(f".{job.chapter.name}.*.ipynb"):
+        pid = path.name.split(".")[-2]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            path.unlink(missing_ok=True)
+
+
+def find_failure(job: Job, notebook: Path, error: Exception | None) -> Failure | None:
+    """Where and why an executed notebook of `job` stopped; None if its last cell ran.
 
     Papermill passes ``sys.exit(0)`` as success and marks the cell in which a kernel dies as
     completed, so that neither is trusted: the last code cell must have been started and no cell
@@ -173,39 +235,49 @@ def find_failure(job: Job, error: Exception | None) -> str | None:
     import nbformat
 
     name = job.chapter.name
-    if not job.output.is_file():
-        return f"{name}: the kernel did not start: {_first_line(str(error))}"
+    if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
+        place = error.filename or notebook.parent
+        return Failure(f"{name}: cannot write {place}: {error.strerror}", Exit.CANNOT_WRITE)
+    if not notebook.is_file():
+        cause = f"the kernel did not start: {_first_line(str(error))}"
+        return Failure(f"{name}: {cause}", Exit.NO_KERNEL)
+    try:
+        executed = nbformat.read(notebook, as_version=4)
+    except Exception as damage:  # written in part, or overwritten by somebody
+        cause = f"the executed notebook cannot be read: {_first_line(str(damage))}"
+        return Failure(f"{name}: {cause}", Exit.CANNOT_WRITE)
     cells = [
         cell
-        for cell in nbformat.read(job.output, as_version=4).cells
+        for cell in executed.cells
         if cell.cell_type == "code" and "injected-parameters" not in _tags(cell)
     ]
     started = [
         i for i, cell in enumerate(cells) if cell.metadata.get("papermill", {}).get("start_time")
     ]
     if not started:
-        return f"{name}: no cell ran: {_first_line(str(error))}"
+        return Failure(f"{name}: no cell ran: {_first_line(str(error))}", Exit.NO_KERNEL)
     raising = [i for i in started if any(o.output_type == "error" for o in cells[i].outputs)]
     position = (raising or started[-1:])[0]
     cell = cells[position]
     raised = [output for output in cell.outputs if output.output_type == "error"]
     if type(error).__name__ == "CellTimeoutError":
-        cause = f"the cell took longer than {job.timeout} s"
+        code, cause = Exit.TIMEOUT, f"the cell took longer than {job.timeout} s"
     elif type(error).__name__ == "DeadKernelError":
-        cause = "the kernel died here (killed, out of memory, or os._exit)"
+        code, cause = Exit.KERNEL, "the kernel died here (killed, out of memory, or os._exit)"
     elif raised and raised[0].ename == "SystemExit":
+        code = Exit.EARLY
         cause = f"the cell ended the notebook early (sys.exit({raised[0].evalue}))"
     elif raised:
-        cause = f"{raised[0].ename}: {_first_line(raised[0].evalue)}"
+        code, cause = Exit.CELL, f"{raised[0].ename}: {_first_line(raised[0].evalue)}"
     elif error is not None:
-        cause = f"{type(error).__name__}: {_first_line(str(error))}"
+        code, cause = Exit.FAILED, f"{type(error).__name__}: {_first_line(str(error))}"
     elif position < len(cells) - 1:
-        cause = "the notebook stopped after this cell"
+        code, cause = Exit.EARLY, "the notebook stopped after this cell"
     else:
         return None
     line = line_of(cell.source, job.chapter.path)
     place = f"code cell {position + 1}" + ("" if line is None else f", line {line}")
-    return f"{name}, {place}, `{_first_line(cell.source)}`: {cause}"
+    return Failure(f"{name}, {place}, `{_first_line(cell.source)}`: {cause}", code)
 
 
 def _first_line(text: str) -> str:

@@ -11,9 +11,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import freshness
 from .chapters import BookError, line_of, parse_yaml, write_atomically
@@ -22,13 +22,20 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 
-def render(root: Path, profile: str, executed: Mapping[Path, NotebookNode]) -> Path:
+def render(
+    root: Path,
+    profile: str,
+    executed: Mapping[Path, NotebookNode],
+    runs: Sequence[Mapping[str, Any]] = (),
+) -> Path:
     """Build the site, unless nothing that it is made from has changed; returns its first page.
 
     Parameters
     ----------
     executed : mapping
         For each source of an executed chapter the notebook to show in its place.
+    runs : sequence of mappings
+        How each chapter was executed, for the page that shows it.
 
     Raises
     ------
@@ -36,6 +43,7 @@ def render(root: Path, profile: str, executed: Mapping[Path, NotebookNode]) -> P
         If Jupyter Book warns of anything: a broken cross-reference, a missing citation.
     """
     source = write_source(root, profile, executed)
+    (source / "runs.json").write_text(json.dumps(runs, indent=1), encoding="utf-8")
     inputs = _site_inputs(root, source)
     record_file = root / "_build" / "site.json"
     html = root / "_build" / "html"

@@ -124,6 +124,7 @@ def test_prose_and_comments_are_rendered_without_running(site):
     assert "Wholly new prose" in html and "a remark" in html
 
 
+@pytest.mark.fault("a page of the site is lost", 0)
 def test_a_lost_page_is_rendered_again(site):
     page = site / "_build/html/book/introduction.html"
     page.unlink()
@@ -138,6 +139,7 @@ def test_code_is_run_again_and_so_is_what_reads_its_claims(site):
     assert re.findall(r"(\S+)  running", done.stdout) == ["04_feed_forward", "08_conclusion"]
 
 
+@pytest.mark.fault("executed notebooks are damaged, truncated or emptied", 0)
 def test_damaged_products_count_as_absent(site):
     read = chapters.read_chapters(site)[0]
     executed = book.executed_path(site, "smoke", read)
@@ -160,6 +162,7 @@ def test_damaged_products_count_as_absent(site):
 # --- What fails ----------------------------------------------------------------------------------
 
 
+@pytest.mark.fault("a reference or a citation leads nowhere", 1)
 def test_broken_references_fail_every_time_and_leave_the_old_site(site):
     page = site / "book/introduction.md"
     text = page.read_text()
@@ -185,6 +188,7 @@ def test_broken_references_fail_every_time_and_leave_the_old_site(site):
         page.write_text(text)
 
 
+@pytest.mark.fault("one chapter of a build fails", 3)
 def test_a_failing_cell_fails_the_build_and_keeps_what_ran(tmp_path):
     pages = {
         "introduction": chapter("Introduction", COUNTED),
@@ -193,13 +197,13 @@ def test_a_failing_cell_fails_the_build_and_keeps_what_ran(tmp_path):
     }
     root = make_project(tmp_path, pages)
     done = build(root)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "04_feed_forward, code cell 2, line 19, `a + undefined`: NameError" in done.stderr
     failed = json.loads((root / "_build/smoke/failed/04_feed_forward.ipynb").read_text())
     assert "NameError" in json.dumps(failed)
     assert "08_conclusion" not in done.stdout
     rewrite(root / "book/04_feed_forward.md", "a + undefined", "a / 0")
-    assert build(root).returncode == 1
+    assert build(root).returncode == 3
     assert runs(root) == 1
 
 
@@ -208,11 +212,12 @@ def test_a_missing_page_fails_before_anything_runs(tmp_path):
     with (root / "_toc.yml").open("a") as file:
         file.write("chapters:\n  - file: book/05_attention\n")
     done = build(root)
-    assert done.returncode == 1
+    assert done.returncode == 8
     assert "book/05_attention.md" in done.stderr
     assert not (root / "book/runs.txt").exists()
 
 
+@pytest.mark.fault("a profile sets a parameter that the chapter does not have", 2)
 def test_a_wrong_profile_fails_before_anything_runs(tmp_path):
     extra = "staircase:\n  profiles:\n    smoke: {sede: 2}\n"
     root = make_project(
@@ -228,16 +233,18 @@ def test_a_wrong_profile_fails_before_anything_runs(tmp_path):
     assert not (root / "book/runs.txt").exists()
 
 
+@pytest.mark.fault("a second build of the same clone", 10)
 def test_a_second_build_at_the_same_time_is_refused(tmp_path):
     root = make_project(tmp_path, {"introduction": chapter("Introduction", COUNTED)})
     with book.build_lock(root):
         done = build(root)
-        assert done.returncode == 1 and not (root / "book/runs.txt").exists()
+        assert done.returncode == 10 and not (root / "book/runs.txt").exists()
         assert f"another build is running (pid {os.getpid()}); wait for it" in done.stderr
     build(root)
     assert runs(root) == 1
 
 
+@pytest.mark.fault("two chapters measure the same claim", 1)
 def test_a_claim_measured_twice_is_refused(tmp_path):
     cell = code(ROW.format(id="4.1", value=1.0))
     root = make_project(tmp_path, {"introduction": chapter("A", cell), "05_x": chapter("B", cell)})
@@ -305,6 +312,7 @@ def test_every_declared_claim_is_recorded(recorded):
     assert {row["id"] for row in recorded} == set(claims.CLAIMS)
 
 
+@pytest.mark.fault("a recorded claim was changed by hand", 1)
 def test_a_recorded_claim_that_was_tampered_with_is_noticed(recorded):
     for change in ({"key": "0" * 16}, {"profile": "smoke"}):
         assert ledger_faults(REPOSITORY, [{**recorded[0], **change}])

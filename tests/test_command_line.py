@@ -14,6 +14,8 @@ import psutil
 import pytest
 from project import REPOSITORY, chapter, code, command, make_project, run
 
+from staircase_lib import book
+
 LIBRARY = REPOSITORY / "staircase_lib"
 
 # Third-party packages and own modules that a module may import, wherever the statement stands.
@@ -198,7 +200,7 @@ def test_status_tells_fresh_from_stale_and_why(project):
     assert "never executed" in command(project, "status", check=True).stdout
     command(project, "book")  # executes; there is no configuration to render pages with
     fresh = command(project, "status", check=True).stdout
-    assert "04_feed_forward          fresh" in fresh and "MB, python 3." in fresh
+    assert "04_feed_forward          fresh" in fresh and f"MB, {book.device()}, python 3." in fresh
     (project / "requirements.txt").write_text("numpy==2.4.7\n")
     assert "requirements changed" in command(project, "status", check=True).stdout
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from project import chapter, code, command, make_project
@@ -136,6 +137,7 @@ def test_command_line_values_take_the_type_of_the_default(project):
     }
 
 
+@pytest.mark.fault("the front matter names an unknown profile", 1)
 def test_front_matter_with_an_unknown_profile_is_refused(project):
     edit(project / "book/04_feed_forward.md", "smoke:", "smokey:")
     with pytest.raises(BookError, match="smokey"):
@@ -162,8 +164,18 @@ def test_what_is_left_empty_in_the_front_matter_is_none(project, old, new):
         ("[results/table.json]", "results/table.json", "`staircase` in the front matter expects"),
         ("smoke: {seeds: 2}", "smoke: 5", "`staircase` in the front matter expects"),
         ("gammas = [1.0, 1.3]", "gammas = [1.0,,]", "04_feed_forward, line 22: the parameters"),
-        ("exact = True", "exact = not True", "04_feed_forward, line 24: the parameters cell may"),
-        ("# trains", "\n```\n\n```{code-cell}\n:tags: [a\n", "04_feed_forward.md: jupytext"),
+        pytest.param(
+            *(
+                "exact = True",
+                "exact = not True",
+                "04_feed_forward, line 24: the parameters cell may",
+            ),
+            marks=pytest.mark.fault("a value is computed in the parameters cell", 1),
+        ),
+        pytest.param(
+            *("# trains", "\n```\n\n```{code-cell}\n:tags: [a\n", "04_feed_forward.md: jupytext"),
+            marks=pytest.mark.fault("a chapter cannot be read as a notebook", 1),
+        ),
     ],
 )
 def test_a_mistake_in_a_chapter_is_told_with_its_file_and_line(project, old, new, told):
@@ -177,7 +189,10 @@ def test_a_mistake_in_a_chapter_is_told_with_its_file_and_line(project, old, new
     ("toc", "told"),
     [
         ("", "_toc.yml names no page"),
-        ("root: a\nchapters: [\n", "_toc.yml, line 3: not valid YAML"),
+        pytest.param(
+            *("root: a\nchapters: [\n", "_toc.yml, line 3: not valid YAML"),
+            marks=pytest.mark.fault("the table of contents is not valid YAML", 1),
+        ),
         ("root: a\nchapters:\n  - file: b.md\n", "_toc.yml, line 3: b.md: write it without .md"),
         ("root: a\nchapters:\n  - file:\n", "_toc.yml, line 3: `file:` or `root:` expects"),
         ("root: a\nchapters:\n  - file: 5\n", "_toc.yml, line 3: `file:` or `root:` expects"),
@@ -191,10 +206,12 @@ def test_a_mistake_in_the_table_of_contents_is_told_with_its_line(tmp_path, toc,
     assert told in str(error.value)
 
 
+@pytest.mark.fault("the table of contents names a page without a file", 8)
 def test_a_page_without_a_file_is_named(project):
     (project / "book/04_feed_forward.md").unlink()
-    with pytest.raises(BookError, match="book/04_feed_forward.md"):
+    with pytest.raises(BookError, match="book/04_feed_forward.md") as error:
         chapters.read_chapters(project)
+    assert error.value.code == 8
 
 
 # --- Freshness -----------------------------------------------------------------------------------
@@ -298,6 +315,7 @@ def test_imports_are_found_wherever_they_stand():
     assert freshness.imported_names("%load_ext x\nimport a") == {"a"}
 
 
+@pytest.mark.fault("a write is interrupted half-way", 130)
 def test_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
     target = tmp_path / "ledger.json"
     chapters.write_atomically(target, "old")
@@ -328,6 +346,7 @@ def test_a_run_writes_outputs_and_its_record(project, tmp_path):
     assert run["profile"] == "cpu" and run["memory_mb"] > 0 and run["versions"]["python"]
 
 
+@pytest.mark.fault("a parameter that the chapter does not have", 2)
 def test_a_wrong_parameter_is_refused_before_a_kernel_starts(project):
     done = command(project, "run", "feed_forward", "-p", "sede", "7", "--output", "out")
     assert done.returncode == 2
@@ -335,22 +354,34 @@ def test_a_wrong_parameter_is_refused_before_a_kernel_starts(project):
     assert not (project / "out").exists()
 
 
+def stop(what: str, exit_code: int, cell: str, cause: str) -> Any:
+    """A cell that ends its notebook, as a fault of the table."""
+    return pytest.param(cell, exit_code, cause, marks=pytest.mark.fault(what, exit_code))
+
+
 @pytest.mark.parametrize(
-    ("cell", "cause"),
+    ("cell", "exit_code", "cause"),
     [
-        ("1 / 0", "ZeroDivisionError: division by zero"),
-        ("import sys; sys.exit(0)", "ended the notebook early (sys.exit(0))"),
-        ("import os; os._exit(0)", "the kernel died here"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "the kernel died here"),
-        ("import time; time.sleep(60)", "took longer than 2 s"),
-        ("for", "SyntaxError"),
+        stop("a cell raises", 3, "1 / 0", "ZeroDivisionError: division by zero"),
+        stop("a cell is not Python", 3, "for", "SyntaxError"),
+        stop("a cell runs out of memory", 3, "bytearray(2**60)", "MemoryError"),
+        stop("a cell calls `sys.exit(0)`", 6, "import sys; sys.exit(0)", "early (sys.exit(0))"),
+        stop("a cell calls `exit()`", 6, "exit()", "ended the notebook early"),
+        stop("a cell calls `quit()`", 6, "quit()", "ended the notebook early"),
+        stop("a cell calls `os._exit`", 4, "import os; os._exit(0)", "the kernel died here"),
+        stop(
+            *("the kernel is killed (`SIGKILL`, as for want of memory)", 4),
+            "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+            "the kernel died here",
+        ),
+        stop("a cell takes too long", 5, "import time; time.sleep(60)", "took longer than 2 s"),
     ],
 )
-def test_a_cell_that_stops_the_notebook_is_named(tmp_path, cell, cause):
+def test_a_cell_that_stops_the_notebook_is_named(tmp_path, cell, exit_code, cause):
     pages = {"05_attention": chapter("Attention", code("a = 1"), code(cell), code("a"))}
     root = make_project(tmp_path, pages)
     done = command(root, "run", "attention", "--timeout", "2", "--output", "out")
-    assert done.returncode == 1
+    assert done.returncode == exit_code
     line = next(line for line in done.stderr.splitlines() if line.startswith("05_attention"))
     first = cell.splitlines()[0]
     assert f"code cell 2, line 19, `{first}`: " in line and cause in line
@@ -358,10 +389,11 @@ def test_a_cell_that_stops_the_notebook_is_named(tmp_path, cell, cause):
     assert not (root / "out/05_attention.ipynb").exists()
 
 
+@pytest.mark.fault("a cell tagged `raises-exception` raises", 3)
 def test_an_error_that_a_tag_allows_still_fails(tmp_path):
     pages = {"05_attention": chapter("A", code("1 / 0", "raises-exception"), code("2"))}
     done = command(make_project(tmp_path, pages), "run", "attention", "--output", "out")
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "code cell 1" in done.stderr and "ZeroDivisionError" in done.stderr
 
 
