@@ -1,0 +1,782 @@
+r"""Next-token training of a Transformer, from a laptop's minute to a cluster's day.
+
+The loop is written out, as in :mod:`staircase_lib.training`: measure and save *before* each step,
+so that step 0 and the last are both there. AdamW moves the parameters, with decay of the matrices
+only; the learning rate warms up and decays; gradients are accumulated and clipped.
+
+**Order of the data.** The ids are cut into sequences of ``length`` inputs and the token after each,
+documents following each other with their separators as they are. Every epoch takes all sequences
+once, in an order of (seed, epoch) alone. So what step ``s`` reads follows from (seed, s), however
+many processes share it and wherever the run was taken up.
+
+**Resuming.** With a folder, the same call goes on from the last checkpoint. In one process the
+losses are those of a run that was never interrupted, bit for bit, on the same machine and number of
+threads; with another number of processes sums are taken in another order, and losses agree to
+about 1e-5 of their value over tens of steps in float32 (in long runs they drift apart slowly, as
+two such runs do).
+
+**Several processes.** Under ``torchrun`` every block of the model is sharded by FSDP2, and each
+process reads its share of the batch; see :mod:`staircase_lib.language.processes`.
+
+Shapes: ``R`` runs, ``T`` steps, ``S`` measured steps, ``A`` chosen tokens, ``d`` width.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+
+from staircase_lib.language import checkpoints
+from staircase_lib.language.folders import locked, write_atomically
+from staircase_lib.language.processes import count, on_first, rank
+from staircase_lib.language.transformer import Transformer
+from staircase_lib.training import snapshot_steps
+
+__all__ = ["DataOrder", "History", "PretrainConfig", "learning_rate", "pretrain"]
+
+#: Settings that change how a run is computed or kept, but not what it computes.
+FREE = ("accumulate", "compile", "loss_chunk", "checkpoint_every", "keep")
+
+Observe = Callable[[int, Transformer], Iterable[Mapping[str, Any]]]
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class PretrainConfig:
+    """Settings of a training run.
+
+    Attributes
+    ----------
+    steps : int
+    batch : int
+        Sequences a step, of all processes together.
+    length : int
+        Tokens that a sequence predicts.
+    lr : float
+        Highest learning rate, reached after the warm-up.
+    warmup : int
+        Steps in which the learning rate rises linearly.
+    decay : {"cosine", "linear", "constant"}
+        How it falls after them.
+    final_lr : float, optional
+        Learning rate that it falls to. Default: a tenth of ``lr``.
+    weight_decay : float
+        Of matrices, tables of embeddings among them; gains of norms do not decay.
+    betas, eps
+        Of AdamW. Under small initialization gradients start far below the usual scale; where they
+        are below ``eps`` AdamW moves less than the learning rate says.
+    clip : float, optional
+        Largest norm of the gradient, of each run by itself. None: not clipped.
+    seed : int
+        Of the order of the data; run ``r`` of a batch of runs has ``seed + r``.
+    accumulate : int
+        Parts in which a batch is computed, one after the other; saves memory, changes nothing else.
+    precision : {"float32", "bfloat16"}
+        Of the products of matrices. Parameters and AdamW's averages stay in float32.
+    compile : bool
+        Compile every block with ``torch.compile``.
+    loss_chunk : int
+        Positions whose logits exist at a time.
+    checkpoint_every : int
+        Checkpoints at steps 1, 2, 4, ... below this spacing, then evenly, and at the end.
+    keep : int, optional
+        Checkpoints that stay; None: all.
+    measure_every : int, optional
+        Measured are steps 0, 1, 2, 4, ... below this spacing, then its multiples, and the last.
+        Default: a twentieth of the steps.
+    measure_at : tuple of int, optional
+        The measured steps themselves, instead.
+    keep_rows : tuple of int
+        Tokens whose embeddings are kept at every measured step.
+    """
+
+    steps: int
+    batch: int
+    length: int
+    lr: float
+    warmup: int = 0
+    decay: Literal["cosine", "linear", "constant"] = "cosine"
+    final_lr: float | None = None
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    clip: float | None = 1.0
+    seed: int = 0
+    accumulate: int = 1
+    precision: Literal["float32", "bfloat16"] = "float32"
+    compile: bool = False
+    loss_chunk: int = 1024
+    checkpoint_every: int = 1000
+    keep: int | None = 2
+    measure_every: int | None = None
+    measure_at: tuple[int, ...] | None = None
+    keep_rows: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("decay", "precision"):
+            choices = {
+                "decay": ("cosine", "linear", "constant"),
+                "precision": ("float32", "bfloat16"),
+            }[name]
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}: expected one of {choices}, got {getattr(self, name)!r}.")
+        least = dict.fromkeys(("steps", "batch", "length", "accumulate", "checkpoint_every"), 1)
+        least |= {"keep": 1, "measure_every": 1, "loss_chunk": 1, "warmup": 0, "seed": 0}
+        for name, low in least.items():
+            _check_whole(name, getattr(self, name), low)
+        for name in ("lr", "final_lr", "weight_decay", "eps", "clip"):
+            value = getattr(self, name)
+            number = isinstance(value, Real) and not isinstance(value, bool)
+            if value is not None and not (number and 0 <= float(value) < math.inf):
+                raise ValueError(f"{name}: expected a finite number not below zero, got {value!r}.")
+        if self.lr == 0 or self.clip == 0:
+            raise ValueError("lr, clip: expected numbers above zero; nothing would move.")
+        if self.final_lr is not None and self.final_lr > self.lr:
+            raise ValueError(f"final_lr: expected at most lr={self.lr}, got {self.final_lr}.")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas: expected two numbers in [0, 1), got {self.betas!r}.")
+        if self.warmup > self.steps:
+            raise ValueError(f"warmup: expected at most steps={self.steps}, got {self.warmup}.")
+        if self.batch % self.accumulate:
+            raise ValueError(
+                f"accumulate: expected a divisor of batch={self.batch}, got {self.accumulate}."
+            )
+        for name in ("measure_at", "keep_rows"):
+            for value in getattr(self, name) or ():
+                _check_whole(name, value, 0)
+        if self.measure_at and max(self.measure_at) > self.steps:
+            raise ValueError(
+                f"measure_at: expected steps up to {self.steps}, got {max(self.measure_at)}."
+            )
+
+    def measured_steps(self) -> NDArray[np.int64]:
+        """Steps at which the run is measured, ascending."""
+        if self.measure_at is not None:
+            return np.unique(np.array(self.measure_at, dtype=np.int64))
+        return snapshot_steps(self.steps, self.measure_every or max(self.steps // 20, 1))
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if value is not None and not (whole and int(value) >= least):
+        raise ValueError(f"{name}: expected an integer of at least {least}, got {value!r}.")
+
+
+def learning_rate(config: PretrainConfig, step: int) -> float:
+    """Learning rate of a step: linear warm-up, then decay down to the last step's."""
+    if step < config.warmup:
+        return config.lr * (step + 1) / config.warmup
+    if config.decay == "constant":
+        return config.lr
+    final = config.lr / 10 if config.final_lr is None else config.final_lr
+    share = (step - config.warmup) / max(config.steps - 1 - config.warmup, 1)
+    left = 1 - share if config.decay == "linear" else (1 + math.cos(math.pi * share)) / 2
+    return final + (config.lr - final) * left
+
+
+class DataOrder:
+    """Which sequences of a corpus a step reads.
+
+    Parameters
+    ----------
+    ids : int
+        Number of ids.
+    length : int
+        Tokens that a sequence predicts; it reads ``length + 1``.
+    seed : int
+
+    Raises
+    ------
+    ValueError
+        If there are not enough ids for one sequence.
+    """
+
+    def __init__(self, ids: int, length: int, seed: int) -> None:
+        if ids < length + 1:
+            raise ValueError(
+                f"ids: expected at least length + 1 = {length + 1}, one sequence and the token "
+                f"after it, got {ids}; lower length, or take a longer text."
+            )
+        self.sequences = (ids - 1) // length
+        self.length, self.seed = length, seed
+        self.slack = ids - 1 - self.sequences * length
+        self._epoch: tuple[int, NDArray[np.int64]] | None = None
+
+    def starts(self, step: int, batch: int) -> NDArray[np.int64]:
+        """Positions at which the sequences of a step start, shape (batch,)."""
+        epochs, places = np.divmod(np.arange(step * batch, (step + 1) * batch), self.sequences)
+        parts = [self._starts_of(epoch)[places[epochs == epoch]] for epoch in np.unique(epochs)]
+        return np.concatenate(parts)
+
+    def _starts_of(self, epoch: int) -> NDArray[np.int64]:
+        if self._epoch is None or self._epoch[0] != epoch:
+            source = np.random.default_rng([self.seed, int(epoch)])
+            # What is left over of the text stands at its start or its end, another part each time.
+            first = source.integers(self.slack + 1)
+            self._epoch = epoch, first + self.length * source.permutation(self.sequences)
+        return self._epoch[1]
+
+
+@dataclass(frozen=True)
+class History:
+    """What a training run leaves behind.
+
+    Attributes
+    ----------
+    config : PretrainConfig
+    losses : float64 array, shape (T, R)
+        Mean cross-entropy of the batch of each step, in nats, before the step.
+    grad_norm : float64 array, shape (T, R)
+        Norm of the gradient before it was clipped.
+    lr : float64 array, shape (T,)
+    rows : DataFrame
+        What ``observe`` returned, with a column ``step``. In the first process only.
+    measured : int64 array, shape (S,)
+    kept : float32 array, shape (S, R, A, d)
+        Embeddings of ``config.keep_rows`` at the measured steps. In the first process only.
+    started : int
+        Step at which this call took the run up; 0 if it began it.
+    tokens_per_second : float
+        Of this call's steps, without measuring and saving; NaN if there were none.
+    notes : tuple of str
+        What a reader of the numbers should know.
+    """
+
+    config: PretrainConfig
+    losses: NDArray[np.float64]
+    grad_norm: NDArray[np.float64]
+    lr: NDArray[np.float64]
+    rows: pd.DataFrame
+    measured: NDArray[np.int64]
+    kept: NDArray[np.float32]
+    started: int
+    tokens_per_second: float
+    notes: tuple[str, ...]
+
+
+def pretrain(
+    model: Transformer,
+    ids: NDArray[np.integer],
+    config: PretrainConfig,
+    *,
+    folder: Path | str | None = None,
+    observe: Observe | None = None,
+    progress: Progress | None = None,
+    vocabulary: str = "",
+) -> History:
+    """Train an initialized Transformer in place on the ids of a corpus, or go on with that.
+
+    Parameters
+    ----------
+    model : Transformer
+        With ``runs=R``, all runs train at once, each with an order of the data and a gradient of
+        its own. In several processes it is sharded, and stays so.
+    ids : int array, shape (N,)
+        May be a memory map; separators of documents are tokens like others.
+    config : PretrainConfig
+    folder : path, optional
+        Where checkpoints, losses and rows are kept. If there is a checkpoint of the same run, the
+        run goes on from it; a run that has reached its end is read.
+    observe : callable, optional
+        Called as ``observe(step, model)`` at every measured step, in the first process and without
+        gradients; returns tidy rows. The model is whole also where it is trained in parts.
+    progress : callable, optional
+        Called in the first process as ``progress(done, steps, text)``.
+    vocabulary : str
+        What tells the vocabulary from others of the same size, such as a hash of the tokenizer.
+
+    Returns
+    -------
+    History
+
+    Raises
+    ------
+    ValueError
+        If the model was not initialized or is so small that products underflow, the corpus is
+        shorter than a sequence, an id is beyond the vocabulary, or processes do not divide the
+        batch.
+    CheckpointError
+        If the checkpoint in the folder is damaged, or of another configuration, vocabulary or
+        corpus.
+    FolderInUse
+        If another run writes to the folder.
+    FloatingPointError
+        If a loss or a gradient is not finite; says where, and what the last checkpoint is.
+    MemoryError
+        If memory is short; says what to lower.
+    """
+    run = _Run(model, ids, config, Path(folder) if folder else None, vocabulary)
+    with run.writing():
+        return run.train(observe, progress)
+
+
+class _Run:
+    """State of a run: model, optimizer, order of the data, and what has been recorded."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        ids: NDArray[np.integer],
+        config: PretrainConfig,
+        folder: Path | None,
+        vocabulary: str,
+    ) -> None:
+        _check(model, ids, config)
+        self.config, self.folder, self.ids = config, folder, ids
+        self.runs = 1 if model.runs is None else model.runs
+        self.order = [
+            DataOrder(len(ids), config.length, config.seed + run) for run in range(self.runs)
+        ]
+        self.made_by = {
+            "config": {name: value for name, value in asdict(config).items() if name not in FREE},
+            "model": _description(model),
+            "vocabulary": vocabulary,
+            "ids": _fingerprint(ids),
+        }
+        self.model = model
+        self.notes: list[str] = []
+        self.losses: list[NDArray[np.float64]] = []
+        self.norms: list[NDArray[np.float64]] = []
+        self.tables: dict[int, pd.DataFrame] = {}
+        self.kept: dict[int, NDArray[np.float32]] = {}
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Be the only run that writes to the folder."""
+        lock = nullcontext()
+        if self.folder is not None and rank() == 0:
+            lock = locked(self.folder)
+        on_first(lock.__enter__)
+        try:
+            yield
+        finally:
+            if rank() == 0:
+                lock.__exit__(None, None, None)
+
+    # --- The loop ---
+
+    def train(self, observe: Observe | None, progress: Progress | None) -> History:
+        """Train from the last checkpoint, or the start, to the end."""
+        config, self.saved = self.config, 0
+        self.whole = copy.deepcopy(self.model) if count() > 1 and rank() == 0 and observe else None
+        self.device = _spread(self.model) if count() > 1 else _device(self.model)
+        if config.compile:
+            for block in self.model.blocks:
+                block.compile()
+        self.parameters = dict(self.model.named_parameters())
+        self.optimizer = _optimizer(self.parameters.values(), config, self.model.runs)
+        start = self.resume()
+        measured, save = (
+            config.measured_steps(),
+            snapshot_steps(config.steps, config.checkpoint_every),
+        )
+        seconds = 0.0
+        for step in range(start, config.steps + 1):
+            with self.explained(step):
+                if step in measured and step not in self.tables:
+                    self.measure(step, observe)
+                if step in save and step > start and self.folder is not None:
+                    self.save(step)
+                if step == config.steps:
+                    break
+                begun = time.perf_counter()
+                self.step(step)
+                seconds += time.perf_counter() - begun
+            done = step + 1 - start
+            rate = done * config.batch * config.length * self.runs / seconds
+            if progress and rank() == 0:
+                loss = ", ".join(f"{value:.4f}" for value in self.losses[-1])
+                progress(step + 1, config.steps, f"steps; loss {loss}; {rate:,.0f} tokens/s")
+        return self.history(start, rate if start < config.steps else math.nan)
+
+    def step(self, step: int) -> None:
+        """Move the parameters once."""
+        config = self.config
+        lr = learning_rate(config, step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        loss = torch.zeros(self.runs, dtype=torch.float64, device=self.device)
+        batches = self.batches(step)
+        for part, tokens in enumerate(batches):
+            if count() > 1:  # gradients are summed over the processes once a step
+                assert isinstance(self.model, FSDPModule)
+                self.model.set_requires_gradient_sync(part == len(batches) - 1)
+            with torch.autocast(
+                self.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"
+            ):
+                losses = self.model.loss(tokens, chunk=config.loss_chunk) / len(batches)
+            losses.sum().backward()  # runs share no parameter: each has its own gradient
+            loss += losses.detach().double().reshape(self.runs)
+        if count() > 1:
+            distributed.all_reduce(loss)
+            loss /= count()
+        if step == 0:
+            self.note_small_gradients()
+        norm = _clip_(self.parameters.values(), config.clip, self.model.runs)
+        found = torch.stack([loss, norm.double().reshape(self.runs)]).cpu().numpy()
+        if not np.isfinite(found).all():
+            self.diverged(step, lr, found)
+        self.losses.append(found[0])
+        self.norms.append(found[1])
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def batches(self, step: int) -> list[Tensor]:
+        """This process' sequences of a step, in parts: (n, length + 1), or with runs (R, n, ..)."""
+        config = self.config
+        share = config.batch // count()
+        mine = slice(rank() * share, (rank() + 1) * share)
+        starts = np.stack([order.starts(step, config.batch)[mine] for order in self.order])
+        tokens = np.asarray(self.ids[starts[..., None] + np.arange(config.length + 1)], np.int64)
+        if tokens.max() >= self.model.vocab_size or tokens.min() < 0:
+            where = np.argwhere((tokens >= self.model.vocab_size) | (tokens < 0))[0]
+            place = starts[tuple(where[:2])] + where[2]
+            raise ValueError(
+                f"ids: expected ids in [0, {self.model.vocab_size}), the model's vocabulary, got "
+                f"{self.ids[place]} at position {place}; these are ids of another tokenizer."
+            )
+        tensor = torch.from_numpy(tokens if self.model.runs is not None else tokens[0])
+        if self.device.type == "cuda":
+            tensor = tensor.pin_memory().to(self.device, non_blocking=True)
+        return list(tensor.chunk(config.accumulate, dim=-2))
+
+    # --- What is recorded ---
+
+    @torch.no_grad()
+    def measure(self, step: int, observe: Observe | None) -> None:
+        """Have the model observed; keep the rows of chosen tokens."""
+        model: Transformer | None = self.model
+        if count() > 1:
+            model = self.gathered() if observe else None
+        rows: list[dict[str, Any]] = []
+        if observe and rank() == 0:
+            assert model is not None
+            rows = [{"step": step, **row} for row in observe(step, model)]
+        table = pd.DataFrame(rows, columns=None if rows else ["step"])
+        embeddings = _full(self.parameters["W_E"])
+        chosen = embeddings[..., list(self.config.keep_rows), :].float().cpu()
+        self.tables[step] = table
+        self.kept[step] = chosen.reshape(self.runs, -1, chosen.shape[-1]).numpy()
+        if self.folder is not None and rank() == 0:
+            from safetensors.numpy import save
+
+            self.part("rows", step, "safetensors", save({"W_E": self.kept[step]}))
+            self.part("rows", step, "parquet", table.to_parquet(index=False))
+
+    def gathered(self) -> Transformer | None:
+        """The whole model in the first process; None in the others."""
+        for name, parameter in self.parameters.items():
+            full = _full(parameter)
+            if self.whole is not None:
+                self.whole.get_parameter(name).copy_(full)
+        return self.whole
+
+    def save(self, step: int) -> None:
+        """Write the losses since the last checkpoint, then a checkpoint."""
+        assert self.folder is not None
+        if rank() == 0:
+            self.save_losses(step)
+        checkpoints.save(self.folder, step, self.tensors(), self.made_by, self.config.keep)
+        self.saved = step
+
+    def save_losses(self, step: int) -> None:
+        """Write the losses since the last checkpoint."""
+        steps = np.arange(self.saved, step)
+        table = pd.DataFrame(
+            {
+                "step": np.repeat(steps, self.runs),
+                "run": np.tile(np.arange(self.runs), len(steps)),
+                "loss": np.ravel(self.losses[self.saved : step]),
+                "grad_norm": np.ravel(self.norms[self.saved : step]),
+            }
+        )
+        self.part("losses", self.saved, "parquet", table.to_parquet(index=False))
+
+    def part(self, kind: str, step: int, suffix: str, content: bytes) -> None:
+        """Append a part to a table of the run: a file of its own, there whole or not at all."""
+        assert self.folder is not None
+        (self.folder / kind).mkdir(exist_ok=True)
+        write_atomically(self.folder / kind / f"step-{step:08d}.{suffix}", content)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters and AdamW's averages, by name."""
+        found: dict[str, Tensor] = {}
+        for name, parameter in self.parameters.items():
+            state = self.optimizer.state[parameter]
+            found[f"model.{name}"] = parameter.detach()
+            found[f"mean.{name}"] = state["exp_avg"]
+            found[f"square.{name}"] = state["exp_avg_sq"]
+        return found
+
+    def resume(self) -> int:
+        """Take the run up from its last checkpoint; returns the step."""
+        if self.folder is None:
+            return 0
+        folder = self.folder
+        checkpoint = on_first(lambda: checkpoints.latest(folder))
+        step = 0
+        if checkpoint is not None:
+            step = checkpoints.load(checkpoint, self.tensors(), self.made_by)
+            for parameter in self.parameters.values():
+                self.optimizer.state[parameter]["step"].fill_(step)
+        self.saved = step
+        # Rows and losses of steps after the checkpoint are made again.
+        for kind, least in (("rows", step + 1), ("losses", step)):
+            for path in sorted((folder / kind).glob("step-*")):
+                if int(path.stem.removeprefix("step-")) >= least and rank() == 0:
+                    path.unlink()
+        on_first(lambda: None)
+        self.read(folder, step)
+        return step
+
+    def read(self, folder: Path, step: int) -> None:
+        """Read losses and rows of the steps before the checkpoint."""
+        from safetensors.numpy import load_file
+
+        parts = sorted((folder / "losses").glob("step-*.parquet"))
+        if parts:
+            table = pd.concat([pd.read_parquet(part) for part in parts])
+            by_step = table.sort_values(["step", "run"])
+            self.losses = list(by_step["loss"].to_numpy().reshape(-1, self.runs))
+            self.norms = list(by_step["grad_norm"].to_numpy().reshape(-1, self.runs))
+        if len(self.losses) != step:
+            raise checkpoints.CheckpointError(
+                f"{folder / 'losses'}: expected the losses of {step} steps, found "
+                f"{len(self.losses)}; files are missing. Give another folder, or delete it."
+            )
+        for part in sorted((folder / "rows").glob("step-*.parquet")):
+            measured = int(part.stem.removeprefix("step-"))
+            self.tables[measured] = pd.read_parquet(part)
+            self.kept[measured] = load_file(part.with_suffix(".safetensors"))["W_E"]
+
+    def history(self, start: int, rate: float) -> History:
+        """What has been recorded, as arrays and one table."""
+        steps = sorted(self.tables)
+        empty = np.zeros((0, self.runs, len(self.config.keep_rows), self.model.d), np.float32)
+        tables = [self.tables[step] for step in steps if len(self.tables[step])]
+        shape = (len(self.losses), self.runs)
+        return History(
+            self.config,
+            np.array(self.losses, np.float64).reshape(shape),
+            np.array(self.norms, np.float64).reshape(shape),
+            np.array([learning_rate(self.config, step) for step in range(len(self.losses))]),
+            pd.concat(tables, ignore_index=True) if tables else pd.DataFrame({"step": []}),
+            np.array(steps, np.int64),
+            np.stack([self.kept[step] for step in steps]) if steps else empty,
+            start,
+            rate,
+            tuple(self.notes),
+        )
+
+    # --- What goes wrong ---
+
+    def note_small_gradients(self) -> None:
+        """Note the tensors that the first step cannot move as AdamW means to."""
+        largest = {
+            name: float(_full(parameter.grad).abs().max())
+            for name, parameter in self.parameters.items()
+            if parameter.grad is not None
+        }
+        if not any(largest.values()):
+            raise ValueError(
+                "model: every gradient of the first step is zero: products of entries this small "
+                "underflow. Initialize it with a smaller gamma."
+            )
+        zero = [name for name, value in largest.items() if value == 0]
+        small = [name for name, value in largest.items() if 0 < value < self.config.eps]
+        if zero:
+            self.notes.append(f"gradient zero at the first step (underflow): {', '.join(zero)}")
+        if small:
+            self.notes.append(
+                f"gradient below AdamW's eps={self.config.eps:g} at the first step, so that it "
+                f"moves by less than lr: {', '.join(small)}"
+            )
+
+    def last_good(self) -> str:
+        """A sentence on what is left of the run."""
+        if self.folder is None:
+            return "There is no checkpoint, since no folder was given."
+        newest = checkpoints.latest(self.folder)
+        return f"The last checkpoint is {newest}." if newest else "There is no checkpoint yet."
+
+    def diverged(self, step: int, lr: float, found: NDArray[np.float64]) -> None:
+        """Stop a run whose loss or gradient is not finite, with what led there written."""
+        bad = [self.config.seed + int(run) for run in np.flatnonzero(~np.isfinite(found).all(axis=0))]
+        of = f" for seeds {bad}" if self.runs > 1 else ""
+        if self.folder is not None and rank() == 0:
+            self.save_losses(step)
+        raise FloatingPointError(
+            f"training diverged: the loss is {found[0].tolist()}, the norm of the gradient "
+            f"{found[1].tolist()} at step {step}{of}, lr {lr:.3g}; lower lr (now "
+            f"{self.config.lr:g}), warm up longer (now {self.config.warmup} steps) or lower the "
+            f"initial scale. {self.last_good()}"
+        )
+
+    @contextmanager
+    def explained(self, step: int) -> Iterator[None]:
+        """Say what to lower when memory is short."""
+        try:
+            yield
+        except (RuntimeError, MemoryError) as error:
+            short = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+            if not short and "can't allocate memory" not in str(error):
+                raise
+            config = self.config
+            at_once = config.batch // config.accumulate // count()
+            raise MemoryError(
+                f"out of memory at step {step}, with {at_once} sequences of {config.length} tokens "
+                f"at once ({str(error).splitlines()[0][:120]}). Raise accumulate (now "
+                f"{config.accumulate}): the run stays the same; then lower loss_chunk, length or "
+                f"the model, or use more processes. {self.last_good()}"
+            ) from error
+
+
+# --- Before a run --------------------------------------------------------------------------------
+
+
+def _check(model: Transformer, ids: NDArray[np.integer], config: PretrainConfig) -> None:
+    """Refuse what cannot be trained."""
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise ValueError(f"ids: expected a row of integers, got {ids.dtype} of shape {ids.shape}.")
+    if config.length > model.length:
+        raise ValueError(
+            f"length: expected at most the model's {model.length} positions, got {config.length}."
+        )
+    if config.keep_rows and max(config.keep_rows) >= model.vocab_size:
+        raise ValueError(
+            f"keep_rows: expected tokens below {model.vocab_size}, got {max(config.keep_rows)}."
+        )
+    parts = count() * config.accumulate
+    if config.batch % parts:
+        raise ValueError(
+            f"batch: expected a multiple of {count()} processes × accumulate={config.accumulate}, "
+            f"got {config.batch}."
+        )
+    if count() > 1 and model.runs is not None:
+        raise ValueError(
+            "model: several runs at once train in one process; start one run with several."
+        )
+    parameters = dict(model.named_parameters())
+    if not any(bool(p.any()) for p in parameters.values()):
+        raise ValueError("model: every parameter is zero; call models.initialize_ first.")
+    for name, parameter in parameters.items():
+        if torch.finfo(parameter.dtype).eps > 1e-3:
+            raise ValueError(
+                f"{name}: expected parameters in float32, got {parameter.dtype}, in which small "
+                f"steps are lost; precision='bfloat16' is for the products alone."
+            )
+        # The norm squares entries of the stream, and a path multiplies entries of two tensors.
+        scale = float(parameter.detach().double().square().mean().sqrt())
+        working = torch.bfloat16 if config.precision == "bfloat16" else parameter.dtype
+        least = math.sqrt(torch.finfo(working).tiny)
+        if scale < least:
+            most = -math.log(least) / math.log(model.fan_in().get(name, model.d))
+            raise ValueError(
+                f"{name}: entries of {scale:.1e} are too small for {working}: products of two "
+                f"underflow below {least:.1e}. Initialize with gamma below {most:.1f} here."
+            )
+
+
+def _description(model: Transformer) -> dict[str, Any]:
+    """What tells a model from others: its settings, and the shapes of its parameters."""
+    shapes = {name: list(p.shape) for name, p in model.named_parameters()}
+    return {**model.settings, "parameters": shapes}
+
+
+def _fingerprint(ids: NDArray[np.integer]) -> dict[str, Any]:
+    """Number of the ids, and a hash of 64 stretches of them."""
+    digest = hashlib.sha256()
+    for start in np.linspace(0, max(len(ids) - 4096, 0), 64).astype(np.int64):
+        digest.update(np.asarray(ids[start : start + 4096], dtype="<u4").tobytes())
+    return {"length": len(ids), "sha256": digest.hexdigest()}
+
+
+def _device(model: Transformer) -> torch.device:
+    return next(iter(model.parameters())).device
+
+
+def _spread(model: Transformer) -> torch.device:
+    """Shard every block of a model over the processes, and the rest of it."""
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    mesh = init_device_mesh(kind, (count(),))
+    device = torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else _device(model)
+    model.to(device)
+    with torch.no_grad():
+        for parameter in model.parameters():  # the same start everywhere, whoever drew it
+            distributed.broadcast(parameter.data, src=0)
+    # Products are cast by autocast, as in one process: the same rounding however many there are.
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    register_fsdp_forward_method(model, "loss")
+    return device
+
+
+def _full(tensor: Any) -> Tensor:
+    """A whole tensor, whether it is sharded or not."""
+    whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole.detach()
+
+
+def _optimizer(
+    parameters: Iterable[Tensor], config: PretrainConfig, runs: int | None
+) -> torch.optim.AdamW:
+    """AdamW with its averages at zero; matrices decay."""
+    groups: dict[bool, list[Tensor]] = {True: [], False: []}
+    for parameter in parameters:
+        groups[parameter.ndim - (runs is not None) >= 2].append(parameter)
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": members, "weight_decay": config.weight_decay if matrices else 0.0}
+            for matrices, members in groups.items()
+            if members
+        ],
+        lr=config.lr,
+        betas=config.betas,
+        eps=config.eps,
+        fused=True,
+    )
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            optimizer.state[parameter] = {
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+    return optimizer
+
+
+def _clip_(parameters: Iterable[Tensor], clip: float | None, runs: int | None) -> Tensor:
+    """Scale gradients down to a norm; returns the norms before, shape () or (R,)."""
+    moved = [p for p in parameters if p.grad is not None]
+    gradients = [p.grad for p in moved if p.grad is not None]
+    if runs is None:
+        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = _full(norm)
+        if clip is not None:
+            torch.nn.utils.clip_grads_with_norm_(moved, clip, norm)
+        return norm
+    squares = [gradient.flatten(1).square().sum(1) for gradient in gradients]
+    norm = torch.stack(squares).sum(0).sqrt()
+    if clip is not None:
+        scale = (clip / (norm + 1e-6)).clamp(max=1)
+        for gradient in gradients:
+            gradient.mul_(scale.reshape(-1, *[1] * (gradient.ndim - 1)))
+    return norm

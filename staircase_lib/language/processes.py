@@ -1,0 +1,78 @@
+"""One training run in several processes: who is who, and what only the first one does.
+
+Started by ``torchrun``, the processes find each other by gloo on CPUs and by NCCL on GPUs. Started
+as an ordinary program there is one process, and nothing here does anything.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed
+
+__all__ = ["count", "on_first", "rank", "together"]
+
+T = TypeVar("T")
+
+#: How long the others wait while the first process measures or writes.
+PATIENCE = timedelta(hours=2)
+
+
+def count() -> int:
+    """Number of processes of this run."""
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def rank() -> int:
+    """Number of this process, from 0."""
+    return distributed.get_rank() if distributed.is_initialized() else 0
+
+
+@contextmanager
+def together() -> Iterator[torch.device]:
+    """Join the other processes that ``torchrun`` has started, and part from them at the end.
+
+    Yields
+    ------
+    torch.device
+        Where this process computes: its own GPU if there is one, else the CPU.
+    """
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else None
+    if device is not None:
+        torch.cuda.set_device(device)
+    device = device or torch.device("cpu")
+    if not distributed.is_torchelastic_launched() or distributed.is_initialized():
+        yield device
+        return
+    # Python objects travel by gloo also where gradients travel by NCCL.
+    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+    distributed.init_process_group(backend, timeout=PATIENCE, device_id=device if cuda else None)
+    try:
+        yield device
+    finally:
+        distributed.destroy_process_group()
+
+
+def on_first(work: Callable[[], T]) -> T:
+    """Let the first process do something while the others wait; all get its result.
+
+    An exception there is raised in every process, so that none waits for ever.
+    """
+    if count() == 1:
+        return work()
+    outcome: list[Any] = [None, None]
+    if rank() == 0:
+        try:
+            outcome[0] = work()
+        except Exception as error:
+            outcome[1] = error
+    distributed.broadcast_object_list(outcome, src=0, device=torch.device("cpu"))
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]
