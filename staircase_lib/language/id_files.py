@@ -164,7 +164,8 @@ def import_ids(
         if known is not None:
             write_atomically(place / "tokenizer.json", known.to_str().encode())
         found = TokenFile(place, vocab_size, separator, length, documents, kind.name)
-        where = {"file": str(files[0].path.resolve()), "offset": files[0].offset}
+        path, offset, changed = files[0].path.resolve(), files[0].offset, description["files"][0][2]
+        where = {"file": str(path), "offset": offset, "changed": changed}
         write_header(found, description, **(where if in_place else {}))
         return open_tokens(place)
 

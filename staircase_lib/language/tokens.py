@@ -413,6 +413,9 @@ def open_tokens(folder: str | os.PathLike[str]) -> TokenFile:
         wrong = (
             [] if sensible and found["documents"] <= found["length"] else ["separator, documents"]
         )
+    elsewhere = {"file": str, "offset": int, "changed": int}
+    if "file" in found:
+        wrong += [name for name, kind in elsewhere.items() if type(found.get(name)) is not kind]
     if wrong or found["dtype"] not in ("uint16", "uint32"):
         raise CorpusError(f"{header}: not the header of token ids; {wrong or ['dtype']} are wrong.")
     where = {"file": Path(found["file"]), "offset": found["offset"]} if "file" in found else {}
@@ -420,10 +423,14 @@ def open_tokens(folder: str | os.PathLike[str]) -> TokenFile:
     expected = found["length"] * np.dtype(found["dtype"]).itemsize
     came = path.stat().st_size - offset if path.is_file() else 0
     if came != expected:
-        again = "Import the ids" if where else "Encode the corpus"
         raise CorpusError(
             f"{path}: expected {expected} bytes, as the header says, got {came}; the file was cut "
-            f"or replaced. {again} again."
+            f"or replaced. {'Import the ids' if where else 'Encode the corpus'} again."
+        )
+    if where and path.stat().st_mtime_ns != found["changed"]:
+        raise CorpusError(
+            f"{path}: has changed since its ids were looked at; import them again, to another "
+            f"folder than {place}."
         )
     return TokenFile(place, **{name: found[name] for name in kinds}, **where)
 
