@@ -84,6 +84,16 @@ def test_ledger_merges_claims_in_order_and_says_where_from(site):
     assert rows[0]["key"] == freshness.ledger_key(book.chapter_parts(site, read, {}))
 
 
+def test_papermill_runs_what_the_site_offers_for_download(site, tmp_path):
+    published = site / "_build/html/_sources/book/08_conclusion.ipynb"
+    assert '"parameters"' in published.read_text()
+    (tmp_path / "ledger.json").write_text('[{"id": "of another ledger"}]')
+    again = tmp_path / "again.ipynb"
+    given = ["-p", "ledger_path", str(tmp_path / "ledger.json"), "--kernel", "python3"]
+    run([sys.executable, "-m", "papermill", *map(str, (published, again)), *given], site, True)
+    assert "of another ledger" in json.dumps(json.loads(again.read_text())["cells"][-1]["outputs"])
+
+
 def test_no_page_loads_anything_from_another_host(site):
     pages = list((site / "_build/html").rglob("*.html"))
     assert len(pages) > 5
