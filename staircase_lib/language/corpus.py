@@ -271,8 +271,10 @@ def fingerprint(corpus: str | os.PathLike[str]) -> str:
     """
     path = Path(corpus)
     if path.exists():
-        files = _texts_in(path) if path.is_dir() else [path]
-        seen: list[Any] = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+        files, base = (_texts_in(path), path) if path.is_dir() else ([path], path.parent)
+        seen: list[Any] = [
+            (str(p.relative_to(base)), p.stat().st_size, p.stat().st_mtime_ns) for p in files
+        ]
     else:
         known = sources()
         seen = [asdict(known[name]) for name in corpora().get(os.fspath(corpus), [])]

@@ -190,7 +190,7 @@ def _checked(
                     f"vocabulary [0, {vocab_size}); is it larger, or the type not {ids.dtype.name}?"
                 )
             if copy is not None:
-                chunk.astype(kind).tofile(copy)
+                copy.write(chunk.astype(kind).data)
             documents += int(np.count_nonzero(chunk == separator))
             start, last = start + len(chunk), int(chunk[-1])
             length += len(chunk)

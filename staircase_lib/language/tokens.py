@@ -196,7 +196,7 @@ def _encode(
                 ids += encoding.ids
                 if ends:
                     ids.append(separator)
-            np.array(ids, dtype=kind).tofile(file)
+            file.write(np.array(ids, dtype=kind).data)  # tofile says nothing of a full disk
             state["pieces"] += len(batch)
             state["length"] += len(ids)
             state["documents"] += sum(ends for _, ends in batch)
@@ -210,6 +210,8 @@ def _encode(
                 waiting = 0
             if progress:
                 progress(state["length"])
+        file.flush()
+        os.fsync(file.fileno())
     if not state["length"]:
         raise CorpusError(f"{corpus}: no text in it; expected at least one document.")
     write_atomically(place / "tokenizer.json", text.encode())
@@ -310,10 +312,10 @@ def prepared(
     CorpusError, ValueError
         As in :func:`prepare`.
     """
-    asked = _asked(corpus, vocab_size, words, phrases, tokenizer, field, limit)
     path = Path(corpus)
     if path.exists():
-        asked["corpus"] = str(path.resolve())
+        corpus = path.resolve()
+    asked = _asked(corpus, vocab_size, words, phrases, tokenizer, field, limit)
     code = [(Path(__file__).parent / f"{name}.py").read_text("utf-8") for name in _MAKERS]
     key = [asked, version("tokenizers"), *map(code_digest, code)]
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
