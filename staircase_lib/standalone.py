@@ -31,10 +31,12 @@ main { max-width: 43rem; margin: 0 auto; padding: 1rem 1rem 4rem; }
 h1, h2 { line-height: 1.2; overflow-wrap: anywhere; }
 h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); padding-bottom: 0.2rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.92rem; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; margin: 1rem 0; }
 th, td { text-align: left; vertical-align: top; padding: 0.25rem 1rem 0.25rem 0;
-  border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
-th { overflow-wrap: normal; }
+  border-bottom: 1px solid var(--line); overflow-wrap: break-word; }
+dt { font-weight: 600; font-size: 0.92rem; }
+dd { margin: 0 0 0.5rem; font-family: ui-monospace, Menlo, Consolas, monospace; font-size: 0.85rem;
+  overflow-wrap: anywhere; }
 figure { margin: 1.25rem 0; }
 figcaption { font-size: 0.92rem; }
 .sc-view { overflow-x: auto; overflow-y: hidden; }

@@ -18,6 +18,7 @@ from staircase_lib.figures.panels import interval_panels
 from staircase_lib.figures.phase import phase_diagram
 from staircase_lib.figures.small_multiples import onset_panels, paired_clouds
 from staircase_lib.figures.style import ORDER_COLORS, SERIES_COLORS, enable
+from staircase_lib.figures.token_scatter import token_scatter
 
 __all__ = [
     "ORDER_COLORS",
@@ -38,4 +39,5 @@ __all__ = [
     "signature_bars",
     "similarity_heatmap",
     "stacked_scores",
+    "token_scatter",
 ]
