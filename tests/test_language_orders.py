@@ -19,8 +19,9 @@ NAMES = ["direct", "value", "key", "query", "ffn"]
 
 
 def transformer(seed=0, gamma=0.3, **settings):
+    settings = {"d": 6, **settings}
     model = Transformer(
-        V, settings.pop("d", 6), L, heads=2, hidden=8, dtype=F64, **settings
+        V, length=L, heads=2, hidden=8, dtype=F64, **settings
     )  # ordinary scale: nothing is negligible
     with torch.no_grad():
         models.initialize_(model, gamma, torch.Generator().manual_seed(seed))
@@ -35,7 +36,15 @@ def relative(found, expected):
 
 
 @pytest.mark.parametrize("every_position", [True, False])
-@pytest.mark.parametrize("settings", [{}, {"blocks": 2}, {"runs": 2, "final_norm": False}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"blocks": 2},
+        {"runs": 2, "final_norm": False},
+        {"d": 8, "positions": "rotary", "ffn": "swiglu", "tied": True},
+    ],
+)
 def test_roles_and_orders_sum_to_the_paths(settings, every_position):
     model = transformer(**settings)
     whole = paths.embedding_gradient_by_path(model, TASK, every_position=every_position)
@@ -43,7 +52,7 @@ def test_roles_and_orders_sum_to_the_paths(settings, every_position):
         model, TASK, every_position=every_position, by_role=True, block=7
     )
     orders = paths.embedding_gradient_by_order(model, TASK, every_position=every_position, block=9)
-    assert list(roles) == list(orders) == NAMES
+    assert list(orders) == NAMES and list(roles) == NAMES + ["unembedding"] * model.tied
     attention = roles["value"] + roles["key"] + roles["query"]
     assert relative(attention, whole["attention"]) < 1e-12
     for role in ("value", "key", "query"):
