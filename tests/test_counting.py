@@ -209,7 +209,7 @@ def test_an_interrupted_count_continues_where_it_was(tmp_path, monkeypatch):
     counted.clear()
     monkeypatch.setattr(counting, "_count", lambda *a: counted.append(a[1]) or real(*a))
     resumed = counting.count_signatures(ids, 100, memory=SMALL, folder=tmp_path)
-    total = len(counting._spans(len(ids), SMALL // (4 + counting._OVERHEAD)))
+    total = len(counting._spans(len(ids), SMALL // counting.bytes_a_position(100)))
     assert len(counted) == total - before
     assert abs(resumed - expected).sum() == 0
 

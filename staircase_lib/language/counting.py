@@ -44,13 +44,13 @@ from scipy import sparse
 
 from staircase_lib.language.folders import locked, write_atomically
 
-__all__ = ["Form", "corpus_signature", "count_signatures"]
+__all__ = ["Form", "bytes_a_position", "corpus_signature", "count_signatures"]
 
 Direction = Literal["next", "previous", "both"]
 Form = Literal["probability", "centred", "root", "ppmi"]
 
 # Positions that are fused, and keys whose runs are counted, at once: few enough for the cache.
-_BLOCK = 1 << 15
+_BLOCK = 1 << 16
 # Bytes that counting needs for each key besides the key itself: the length of its run, and a
 # share of what a block needs (masks, selected tokens, places of runs), at most 64 bytes a position.
 _OVERHEAD = 4 + 4
@@ -85,6 +85,11 @@ class _Plan:
                 f"tokens."
             )
         return np.dtype(np.uint32 if size <= 2**32 else np.uint64)
+
+    @property
+    def bytes_a_position(self) -> int:
+        """Memory that a position of a shard takes while it is counted."""
+        return (self.dtype.itemsize + _OVERHEAD) * len(self.offsets)
 
     @property
     def reach(self) -> tuple[int, int]:
@@ -225,9 +230,8 @@ def count_signatures(
     if not (_whole(memory) and memory >= 2**20):
         raise ValueError(f"memory: expected bytes, at least {2**20} (1 MB), got {memory!r}.")
     threads = workers if isinstance(workers, int) else _size_of(workers)
-    a_key = plan.dtype.itemsize + _OVERHEAD
-    at_once = min(memory // (threads * a_key), 2**31)  # the length of a run has 32 bits
-    positions = max(1, at_once // len(plan.offsets))
+    at_once = memory // (threads * plan.bytes_a_position)
+    positions = max(1, min(at_once, 2**31 // len(plan.offsets)))  # a run's length has 32 bits
     spans = _spans(len(ids), min(positions, -(-len(ids) // threads) or 1))
 
     if folder is None and len(spans) == 1:  # small: no disk at all
@@ -261,6 +265,16 @@ def count_signatures(
         if folder is not None:
             shutil.rmtree(shards)
         return _as_sparse(*sink.arrays(plan.dtype), plan)
+
+
+def bytes_a_position(
+    vocab_size: int, order: int = 0, tokens: ArrayLike | None = None, window: int = 1
+) -> int:
+    """Bytes of `memory` that :func:`count_signatures` takes for a position of a shard.
+
+    A shard has ``memory / (workers * bytes_a_position)`` positions, or fewer if there are fewer.
+    """
+    return _plan(vocab_size, order, tokens, window, None, None).bytes_a_position
 
 
 def _whole(value: Any) -> bool:
@@ -371,16 +385,17 @@ def _fuse(ids: NDArray[np.integer], span: tuple[int, int], plan: _Plan, keys: ND
                 keep &= ~forbidden[first + o - low : last + o - low]
         token = chunk[there[0]]
         if plan.row_of is not None:
-            token = plan.row_of[token]
+            token = plan.row_of.take(token)
             keep = token >= 0 if keep is None else keep & (token >= 0)
         if keep is not None:
-            token = token[keep]
+            keep = np.flatnonzero(keep)  # places are taken several times faster than a mask's
+            token = token.take(keep)
         fused = keys[filled : filled + len(token)]
         np.copyto(fused, token, casting="unsafe")
         for slot in there[1:]:
             fused *= plan.dtype.type(plan.vocab_size)
             other = chunk[slot]
-            np.add(fused, other if keep is None else other[keep], out=fused, casting="unsafe")
+            np.add(fused, other if keep is None else other.take(keep), out=fused, casting="unsafe")
         filled += len(token)
     return filled
 
