@@ -2,7 +2,11 @@
 
 import gzip
 import hashlib
+import io
 import json
+import lzma
+import subprocess
+import tarfile
 
 import pandas as pd
 import pytest
@@ -160,12 +164,119 @@ def test_archives_are_checked_and_kept(tmp_path, monkeypatch):
         registries.archive("pypi", "q==1", "1" * 64)
 
 
+def test_a_mirror_that_no_longer_has_a_version_says_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    said = "E: Version '1.0' for 'some-doc' was not found"
+    for found in (None, "/usr/bin/apt-get"):
+        monkeypatch.setattr(registries.shutil, "which", lambda name, found=found: found)
+        done = subprocess.CompletedProcess([], 100, "", said)
+        monkeypatch.setattr(registries.subprocess, "run", lambda *a, done=done, **k: done)
+        with pytest.raises(registries.RegistryError) as error:
+            registries.archive("debian", "some-doc=1.0", "1" * 64)
+        words = " ".join(str(error.value).split())
+        assert (said if found else "there is no apt-get on this machine") in words
+        assert "https://snapshot.debian.org/binary/some-doc/" in words
+        kept = tmp_path / "context-staircase/archives" / ("1" * 64)
+        assert f"put it at {kept}" in words
+    # And it is used when it has been put there.
+    content = b"by hand"
+    right = hashlib.sha256(content).hexdigest()
+    (kept.parent / right).write_bytes(content)
+    assert registries.archive("debian", "some-doc=1.0", right).read_bytes() == content
+
+
+def package(members, data="data.tar.xz"):
+    """A Debian package with the given files: an archive of ``ar`` with a tar in it."""
+    inside = io.BytesIO()
+    with tarfile.open(fileobj=inside, mode="w") as bundle:
+        for name, content in members.items():
+            member = tarfile.TarInfo(f"./usr/share/{name}")
+            if content is None:
+                member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            else:
+                member.size = len(content)
+            bundle.addfile(member, None if content is None else io.BytesIO(content))
+    parts = {"debian-binary": b"2.0\n", "control.tar.xz": b"odd"}
+    parts[data] = lzma.compress(inside.getvalue())
+    found = b"!<arch>\n"
+    for name, content in parts.items():
+        found += f"{name:16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(content):<10}`\n".encode()
+        found += content + b"\n" * (len(content) % 2)
+    return found
+
+
+@pytest.fixture
+def declare(tmp_path, monkeypatch):
+    """Give a text ``made`` the archive and the entry of a test."""
+
+    def give(content, members, form):
+        source = corpus.Source(
+            *("made", "", "en", 0, "", "https://", "debian", "p=1", "0" * 64), members, form
+        )
+        (tmp_path / "p.deb").write_bytes(content)
+        monkeypatch.setattr(corpus, "sources", lambda: {"made": source})
+        monkeypatch.setattr(corpus, "corpora", lambda: {"made": ["made"]})
+        monkeypatch.setattr(corpus, "archive", lambda *asked: tmp_path / "p.deb")
+        return "made"
+
+    return give
+
+
+@pytest.mark.parametrize("name", ["sotu", "kjv", "sanguo"])
+def test_named_texts_are_as_long_as_is_said(name):
+    source = corpus.sources()[name]
+    if not (registries.cache_folder() / "archives" / source.sha256).exists():
+        pytest.skip("not fetched yet")
+    assert sum(len(text) for text, _ in corpus.pieces(name)) == source.characters
+
+
+def test_a_debian_package_is_read_as_data(declare):
+    content = package(
+        {
+            "doc/b.html": b"<p>second</p>",
+            "doc/a.html": "<head>no</head><p>\u6625 first".encode(),
+            "doc/link.html": None,
+            "doc/skip/c.html": b"left out",
+            "doc/c.rst.gz": gzip.compress(b".. no\n\n``third``"),
+            "doc/c.png": b"\0",
+        }
+    )
+    members = ("*/doc/*.html", "!*/doc/skip/*")
+    assert documents(corpus.pieces(declare(content, members, "html"))) == ["\u6625 first", "second"]
+    found = documents(corpus.pieces(declare(content, ("*/doc/*.rst.gz",), "rst")))
+    assert [text.strip() for text in found] == ["third"]
+    with pytest.raises(CorpusError, match="its archive has no file like"):
+        list(corpus.pieces(declare(content, ("*/nothing",), "text")))
+
+
+@pytest.mark.parametrize("content", [package({}, "data.tar.zst"), b"!<arch>\n", b"!<arch>\nodd"])
+def test_a_debian_package_of_another_kind_is_refused(declare, content):
+    with pytest.raises(CorpusError, match=r"expected a Debian package with a data\.tar\.xz"):
+        list(corpus.pieces(declare(content, ("*",), "text")))
+
+
+def test_a_part_is_the_beginning_of_each_text(tmp_path, monkeypatch):
+    texts = {name: [(name * 10, True), (name * 10, True)] for name in "ab"}
+    monkeypatch.setattr(corpus, "corpora", lambda: {"both": ["a", "b"]})
+    monkeypatch.setattr(corpus, "sources", lambda: {"a": "a", "b": "b"})
+    monkeypatch.setattr(corpus, "_archived", lambda name: iter(texts[name]))
+    found = documents(corpus.pieces("both", limit=13))
+    assert found == ["a" * 10, "a" * 3, "b" * 10, "b" * 3]
+    assert documents(corpus.pieces("both", limit=20)) == documents(corpus.pieces("both"))
+    (tmp_path / "a.txt").write_text("x" * 30)
+    assert documents(corpus.pieces(tmp_path / "a.txt", limit=7)) == ["x" * 7]
+    with pytest.raises(ValueError, match="limit: expected a positive number"):
+        list(corpus.pieces("both", limit=0))
+
+
 def test_every_named_text_says_where_it_is_from():
     known, named = corpus.sources(), corpus.corpora()
     for parts in named.values():
         assert parts and set(parts) <= set(known)
     for source in known.values():
-        assert source.licence and source.address.startswith("https://")
+        assert (
+            source.licence and source.characters > 100_000 and source.address.startswith("https://")
+        )
         assert source.registry in ("pypi", "npm", "debian") and len(source.sha256) == 64
     # Chapters need these: public domain, and from registries that keep every version.
     for name in ("default", "english", "chinese", "large"):

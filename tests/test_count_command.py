@@ -47,6 +47,35 @@ def test_ids_that_are_there_are_counted_without_the_text(text):
     assert json.loads(found.stdout)["triples"] == TEXT.count("cat")
 
 
+def test_ids_of_other_programs_are_counted(text):
+    assert count(text, "my text.txt", "--vocab-size", "270", "--json").returncode == 0
+    made = text / "my text.txt.counts/tokens"
+    (text / "shards").mkdir()
+    ids = (made / "ids.bin").read_bytes()
+    (text / "shards/1.bin").write_bytes(ids[:1000])
+    (text / "shards/2.bin").write_bytes(ids[1000:])
+    own = count(text, str(made), "--folder", "own", "--json")
+    plain = ("shards", "--vocab-size", "270", "--dtype", "uint16", "--separator", "0", "--json")
+    other = count(text, *plain, "--tokens", "9,#10")
+    assert other.returncode == 0, other.stderr
+    numbers = ("tokens", "documents", "vocab_size", "pairs", "distinct")
+    first, second = json.loads(own.stdout), json.loads(other.stdout)
+    assert [first[name] for name in numbers] == [second[name] for name in numbers]
+    assert [row["text"] for row in second["neighbours"]] == ["#9", "#10"]
+    named = ("shards", "--tokenizer", str(made), "--dtype", "uint16", "--folder", "n", "--json")
+    third = count(text, *named)
+    assert json.loads(third.stdout) == first, third.stderr
+
+
+def test_a_vocabulary_that_is_there_is_taken(text):
+    assert count(text, "my text.txt", "--vocab-size", "270", "--json").returncode == 0
+    (text / "b.txt").write_text("the cat saw one dog. " * 200)
+    made = str(text / "my text.txt.counts/tokens/tokenizer.json")
+    found = count(text, "b.txt", "--tokenizer", made, "--tokens", "the", "--json")
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["vocab_size"] == 270
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -60,11 +89,21 @@ def test_ids_that_are_there_are_counted_without_the_text(text):
         (["binary.txt"], "this is a binary file"),
         (["empty.txt"], "no text in it"),
         (["one.txt", "--words"], "nothing to count"),
+        (["my text.txt", "--tokenizer", "nothing"], "expected a tokenizer.json, a folder with one"),
+        (["my text.txt", "--tokenizer", "x", "--words"], "tokenizer: expected without words"),
+        (["my text.txt", "--separator", "0"], "separator: expected with ids in .npy or .bin only"),
+        (["ids.bin"], "vocab_size: expected with ids of another program"),
+        (["ids.bin", "--vocab-size", "9", "--separator", "0"], "dtype: expected with ids.bin"),
+        (
+            ["ids.bin", "--vocab-size", "9", "--separator", "0", "--dtype", "uint16"],
+            "id 12 at position 2 is outside the vocabulary [0, 9)",
+        ),
     ],
 )
 def test_what_cannot_be_counted_is_said_in_one_line(text, arguments, message):
     (text / "binary.txt").write_bytes(b"\x00\x01")
     (text / "empty.txt").touch()
+    (text / "ids.bin").write_bytes(b"\3\0\4\0\x0c\0")
     (text / "one.txt").write_text("a")
     done = count(text, *arguments)
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr

@@ -24,7 +24,7 @@ import tomllib
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -63,7 +63,10 @@ class Source:
 
     Attributes
     ----------
-    name, title, language, licence, address : str
+    name, title, language : str
+    characters : int
+        Length of the text.
+    licence, address : str
     registry : {"pypi", "npm", "debian"}
     package : str
         With its version, as the registry's tool takes it.
@@ -81,6 +84,7 @@ class Source:
     name: str
     title: str
     language: str
+    characters: int
     licence: str
     address: str
     registry: str
@@ -276,8 +280,8 @@ def fingerprint(corpus: str | os.PathLike[str]) -> str:
             (str(p.relative_to(base)), p.stat().st_size, p.stat().st_mtime_ns) for p in files
         ]
     else:
-        known = sources()
-        seen = [asdict(known[name]) for name in corpora().get(os.fspath(corpus), [])]
+        known = [sources()[name] for name in corpora().get(os.fspath(corpus), [])]
+        seen = [(source.sha256, source.members, source.format) for source in known]
     return hashlib.sha256(repr(seen).encode()).hexdigest() if seen else ""
 
 
