@@ -11,6 +11,18 @@ import pandas as pd
 from staircase_lib import figures
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
+HOSTILE_TOKENS = [
+    "</script><script>window.hacked=1</script>",
+    "<img src=x onerror=window.hacked=2>",
+    "<!--",
+    "{{constructor.constructor('window.hacked=3')()}}",
+    "\u202edesrever",
+    "\u2066\u200f\x1b[31m\x07",
+    "\u05e9\u05dc\u05d5\u05dd",
+    "'\"&amp;\\u003c",
+    "datum.x')+alert(1)+('",
+    "x" * 300,
+]
 STEPS = [0, *(2**k for k in range(9)), *range(300, 3200, 100)]
 N = 20
 
@@ -132,6 +144,16 @@ def phases() -> Any:
     )  # fmt: skip
 
 
+def named_tokens() -> pd.DataFrame:
+    """Tokens of a corpus that mean harm, among some that do not."""
+    rng = np.random.default_rng(2)
+    names = [*HOSTILE_TOKENS, *(f"word{k}" for k in range(60))]
+    count = 10 ** rng.uniform(2, 5, len(names))
+    kind = ["hostile"] * len(HOSTILE_TOKENS) + ["word"] * 60
+    y = rng.uniform(0, 9, len(names))
+    return pd.DataFrame({"name": names, "x": count, "y": y, "group": kind})
+
+
 def gallery() -> dict[str, Any]:
     """Charts by name: every function, alone and in its variants."""
     shares = np.stack([np.linspace(0.97, 0.6, len(STEPS)), np.linspace(0.02, 0.3, len(STEPS))], 1)
@@ -192,4 +214,13 @@ def gallery() -> dict[str, Any]:
             onsets(), x_title="initialization rate γ", y_title="epochs to 95 % accuracy"
         ),
         "phase": phases(),
+        "tokens": figures.token_scatter(
+            named_tokens(), x_title="occurrences (log scale)", y_title="bits", log_x=True
+        ),
+        "token_map": figures.token_scatter(
+            named_tokens().drop(columns="group"), x_title="", y_title="", square=True
+        ),
+        "token_heatmap": figures.similarity_heatmap(
+            [0], similarities(1.0)[-1][:10, :10], HOSTILE_TOKENS
+        ),
     }

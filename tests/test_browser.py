@@ -17,6 +17,7 @@ import gallery_site
 import pytest
 from chart_gallery import STEPS
 from playwright.sync_api import Browser, ConsoleMessage, Page, Route, sync_playwright
+from test_corpus_report import write_hostile_report
 
 pytestmark = pytest.mark.browser
 
@@ -332,3 +333,85 @@ def test_figures_are_numbered_and_charts_are_named(browser: Browser, gallery: Pa
     assert image.count() == 2
     assert visit.page.locator(".sc-claim").evaluate("e => getComputedStyle(e).borderLeftColor")
     visit.close()
+
+
+OBEYED = "\u202e\u2066\u200f\x1b\x07"  # what a reader must never meet as such
+
+
+def hover_all(page: Page, box: Any) -> set[str]:
+    """Point at each mark of a chart; the tooltips' texts, none of which may hold markup."""
+    told = set()
+    marks = box.locator(".mark-symbol.role-mark path")
+    for k in range(marks.count()):
+        marks.nth(k).hover(force=True)
+        tip = page.locator("#vg-tooltip-element")
+        assert tip.locator("img, script").count() == 0
+        told.add(tip.inner_text())
+    return told
+
+
+@pytest.fixture(scope="session")
+def hostile_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_hostile_report(tmp_path_factory.mktemp("hostile"))
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_report_of_hostile_tokens_is_whole(
+    browser: Browser, hostile_report: Path, theme: Any, width: int
+) -> None:
+    visit = Visit(browser, hostile_report, width)
+    visit.page.emulate_media(color_scheme=theme)
+    visit.page.wait_for_selector("body[data-charts=drawn]")
+    assert visit.requests == [] and visit.complaints == []
+    overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert visit.page.evaluate(overflow) <= 0
+    assert visit.page.locator(".sc-view svg, .sc-view canvas").count() == 4
+    text = visit.page.evaluate("document.body.innerText") + visit.page.title()
+    assert not set(OBEYED) & set(text) and "\\u202e" in text
+    told = hover_all(visit.page, visit.page.locator("#predictability"))
+    assert len(told) >= 8 and any("</script>" in tip for tip in told)
+    assert not set(OBEYED) & set("".join(told))
+    ground = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    ink = visit.page.evaluate(
+        "getComputedStyle(document.querySelector('.role-axis-title text')).fill"
+    )
+    dark = ("rgb(20, 24, 29)", "rgb(230, 237, 243)")
+    assert (ground, ink) == dark if theme == "dark" else ground == "rgb(255, 255, 255)" != ink
+    assert visit.page.evaluate("window.hacked") is None
+    visit.close()
+
+
+def test_a_report_runs_no_script_but_its_own(
+    browser: Browser, hostile_report: Path, tmp_path: Path
+) -> None:
+    """Were a token not escaped, the page's rules would still stop it."""
+    page = hostile_report.read_text(encoding="utf-8")
+    (tmp_path / "bad.html").write_text(
+        page.replace("<main>", "<main><script>window.hacked=1</script><img src=x onerror=hacked=2>")
+    )
+    visit = Visit(browser, tmp_path / "bad.html")
+    visit.page.wait_for_selector("body[data-charts=drawn]")
+    assert visit.page.evaluate("window.hacked") is None and visit.complaints
+    visit.context.close()
+
+
+def test_hostile_tokens_in_a_chart_of_a_page_stay_text(browser: Browser, gallery: Path) -> None:
+    visit = Visit(browser, gallery / "curves.html")
+    told = hover_all(visit.page, visit.chart("tokens"))
+    assert len(told) >= 20 and any("<img" in tip for tip in told)
+    shown = visit.chart("token-map").inner_text()
+    for text in (*told, shown, visit.chart("token-heatmap").get_attribute("aria-label") or ""):
+        assert not set(OBEYED) & set(text)
+    assert visit.page.evaluate("window.hacked") is None
+    visit.close()
+
+
+def test_names_come_with_the_room(browser: Browser, gallery: Path) -> None:
+    named = "b => [...b.querySelectorAll('.mark-text.role-mark text')].map(t => t.textContent)"
+    seen = []
+    for width in WIDTHS.values():
+        visit = Visit(browser, gallery / "curves.html", width)
+        seen.append(visit.chart("token-map").evaluate(named))
+        visit.context.close()
+    assert 0 < len(seen[0]) < len(seen[1]) and set(seen[0]) <= set(seen[1])

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import vl_convert
+from chart_gallery import HOSTILE_TOKENS
 from project import command
 from scipy import sparse
 
@@ -16,20 +17,6 @@ from staircase_lib.language import counting, summary
 from staircase_lib.language.tokens import encode, prepare
 from staircase_lib.printable import printable, printable_json
 
-LONG = "x" * 300
-HOSTILE = [
-    "</script><script>window.hacked=1</script>",
-    "<img src=x onerror=window.hacked=2>",
-    "<!--",
-    "{{constructor.constructor('window.hacked=3')()}}",
-    "\u202edesrever",
-    "\u2066\u200f\x1b[31m\x07",
-    "\u05e9\u05dc\u05d5\u05dd",
-    "'\"&amp;\\u003c",
-    "datum.x')+alert(1)+('",
-    LONG,
-]
-
 
 def hostile_tokens(folder: Path):
     """A corpus in which every hostile string is one token, and a frequent one."""
@@ -37,7 +24,7 @@ def hostile_tokens(folder: Path):
 
     from staircase_lib.language.vocabulary import SEPARATOR, UNKNOWN
 
-    names = [SEPARATOR, UNKNOWN, *HOSTILE, "a", "b"]
+    names = [SEPARATOR, UNKNOWN, *HOSTILE_TOKENS, "a", "b"]
     tokenizer = Tokenizer(
         models.WordLevel({name: k for k, name in enumerate(names)}, unk_token=UNKNOWN)
     )
@@ -48,21 +35,21 @@ def hostile_tokens(folder: Path):
     return encode(folder / "corpus.jsonl", tokenizer, folder / "tokens")
 
 
-@pytest.fixture(scope="session")
-def hostile(tmp_path_factory):
-    """Tokens, counts, and the page that was written of them."""
-    folder = tmp_path_factory.mktemp("hostile")
+def write_hostile_report(folder: Path) -> Path:
+    """The page of a corpus of hostile tokens."""
     tokens = hostile_tokens(folder)
     counts = counting.count_signatures(tokens.ids, tokens.vocab_size, separator=tokens.separator)
     numbers = summary.report(tokens, counts)
-    made = corpus_report.provenance(tokens, HOSTILE[0], f"count {HOSTILE[1]} {HOSTILE[4]} \udcff")
-    page = corpus_report.write_html(tokens, counts, numbers, made, name=HOSTILE[0])
+    made = corpus_report.provenance(
+        tokens, HOSTILE_TOKENS[0], f"count {HOSTILE_TOKENS[1]} {HOSTILE_TOKENS[4]} \udcff"
+    )
+    page = corpus_report.write_html(tokens, counts, numbers, made, name=HOSTILE_TOKENS[0])
     path = folder / "report.html"
     path.write_text(page, encoding="utf-8")
-    return tokens, counts, path
+    return path
 
 
-@pytest.mark.parametrize("text", [*HOSTILE, "\ud800", "\U000e0001", "\n\t\0", "\u2028"])
+@pytest.mark.parametrize("text", [*HOSTILE_TOKENS, "\ud800", "\U000e0001", "\n\t\0", "\u2028"])
 def test_what_is_shown_is_printable_and_json_reads_back(text):
     shown = printable(text, 40)
     assert shown.isprintable() and len(shown) <= 40
@@ -78,9 +65,8 @@ def test_cut_text_keeps_both_ends_and_whole_escapes():
     assert printable("short", 5) == "short"
 
 
-def test_the_page_holds_hostile_names_as_data_only(hostile):
-    _, _, path = hostile
-    page = path.read_text(encoding="utf-8")
+def test_the_page_holds_hostile_names_as_data_only(tmp_path):
+    page = write_hostile_report(tmp_path).read_text(encoding="utf-8")
     body = page[page.index("<main>") + 6 : page.index("</main>")]
     assert all(line.isprintable() for line in body.split("\n"))
     tags = set(re.findall(r"<(\w+)", re.sub(r"<script type=.*?</script>", "", body, flags=re.S)))
@@ -90,7 +76,7 @@ def test_the_page_holds_hostile_names_as_data_only(hostile):
     numbers = re.search(r'id="numbers">(.*?)</script>', page, re.S)
     assert numbers
     told = {row["text"] for row in json.loads(numbers[1])["least_predictable"]}
-    assert told <= {*HOSTILE, "a", "b"} and len(told) == 10
+    assert told <= {*HOSTILE_TOKENS, "a", "b"} and len(told) == 10
     specs = re.findall(r'class="sc-spec">(.*?)</script>', page, re.S)
     assert len(specs) == 4
     for spec in specs:
