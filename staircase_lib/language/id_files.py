@@ -53,10 +53,11 @@ class _Ids:
     length: int
 
     def chunks(self) -> Iterator[NDArray[np.integer]]:
-        if self.length:
-            ids = np.memmap(self.path, self.dtype, "r", self.offset, (self.length,))
-            for start in range(0, self.length, _CHUNK):
-                yield ids[start : start + _CHUNK]
+        # A map of its own for each, so that the pages of earlier ones are given back.
+        for start in range(0, self.length, _CHUNK):
+            where = self.offset + start * self.dtype.itemsize
+            shape = (min(_CHUNK, self.length - start),)
+            yield np.memmap(self.path, self.dtype, "r", where, shape)
 
 
 def holds_ids(source: str | os.PathLike[str]) -> bool:

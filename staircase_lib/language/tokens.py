@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["TokenFile", "encode", "open_tokens", "prepare", "prepared"]
 
 _BATCH = 4 << 20  # characters that are encoded at once
+_TRAINED_ON = 200_000_000  # characters of every text that a tokenizer learns from
 _CHECKPOINT = 8 << 20  # tokens between two records of how far the encoding is
 
 OTHER = (
@@ -254,7 +255,7 @@ def prepare(
     folder : path
         Where tokenizer and ids are, or will be.
     vocab_size : int
-        Of the tokenizer that is trained.
+        Of the tokenizer that is trained, on the first 200 million characters of every text.
     words : bool
         :func:`~staircase_lib.language.vocabulary.word_tokenizer` in place of
         :func:`~staircase_lib.language.vocabulary.train_tokenizer`.
@@ -380,12 +381,13 @@ def _prepare(
     field, limit = asked["field"], asked["limit"]
     if not trained.exists():
         size, phrases = asked["vocab_size"], asked["phrases"]
+        part = min(limit or _TRAINED_ON, _TRAINED_ON)
         if asked["tokenizer"] is not None:
             tokenizer = load_tokenizer(asked["tokenizer"][0])
         elif asked["words"]:
-            tokenizer = word_tokenizer(corpus, size, phrases=phrases, field=field, limit=limit)
+            tokenizer = word_tokenizer(corpus, size, phrases=phrases, field=field, limit=part)
         else:
-            tokenizer = train_tokenizer(corpus, size, field=field, limit=limit)
+            tokenizer = train_tokenizer(corpus, size, field=field, limit=part)
         _write_json(known, asked)
         write_atomically(trained, tokenizer.to_str().encode())
     return _encode(corpus, Tokenizer.from_file(str(trained)), place, field, limit, progress)
