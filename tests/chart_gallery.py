@@ -154,6 +154,18 @@ def named_tokens() -> pd.DataFrame:
     return pd.DataFrame({"name": names, "x": count, "y": y, "group": kind})
 
 
+def found() -> pd.DataFrame:
+    """A search: two panels, one with an empty cell, whose texts would do harm if they were HTML."""
+    cells = [
+        {"panel": panel, "row": row, "column": column, "value": value, "good": value > 0.5}
+        for panel in ("一 … 十", "<b>two</b> … ten")
+        for row, value in (("root", 0.9), ("ppmi", 0.321))
+        for column in ("next", "±1", "±10")
+        if (panel[0], column) != ("<", "±10")
+    ]
+    return pd.DataFrame(cells)
+
+
 def gallery() -> dict[str, Any]:
     """Charts by name: every function, alone and in its variants."""
     shares = np.stack([np.linspace(0.97, 0.6, len(STEPS)), np.linspace(0.02, 0.3, len(STEPS))], 1)
@@ -214,6 +226,7 @@ def gallery() -> dict[str, Any]:
             onsets(), x_title="initialization rate γ", y_title="epochs to 95 % accuracy"
         ),
         "phase": phases(),
+        "search": figures.search_map(found(), value_title="correlation", good_title="above chance"),
         "tokens": figures.token_scatter(
             named_tokens(), x_title="occurrences (log scale)", y_title="bits", log_x=True
         ),

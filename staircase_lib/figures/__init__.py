@@ -16,6 +16,7 @@ from staircase_lib.figures.geometry import pca_scatter, similarity_heatmap
 from staircase_lib.figures.orders import order_bars
 from staircase_lib.figures.panels import interval_panels
 from staircase_lib.figures.phase import phase_diagram
+from staircase_lib.figures.search_map import search_map
 from staircase_lib.figures.small_multiples import onset_panels, paired_clouds
 from staircase_lib.figures.style import ORDER_COLORS, SERIES_COLORS, enable
 from staircase_lib.figures.token_scatter import token_scatter
@@ -36,6 +37,7 @@ __all__ = [
     "paired_clouds",
     "pca_scatter",
     "phase_diagram",
+    "search_map",
     "signature_bars",
     "similarity_heatmap",
     "stacked_scores",
