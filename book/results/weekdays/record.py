@@ -20,6 +20,7 @@ import zlib
 from pathlib import Path
 
 from staircase_lib.language import resampling, tokens
+from staircase_lib.language.corpus import sources
 
 WEEKDAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 WINDOWS = {
@@ -81,7 +82,7 @@ for argument in sys.argv[1:]:
         "corpus": Path(corpus).name,
         "corpus_sha256": hashlib.sha256(Path(corpus).read_bytes()).hexdigest()
         if Path(corpus).is_file()
-        else None,
+        else sources()[corpus].sha256,
         "tokens": text.length,
         "vocab_size": text.vocab_size,
         "blocks": BLOCKS,
