@@ -5,8 +5,10 @@ import hashlib
 import io
 import json
 import lzma
+import struct
 import subprocess
 import tarfile
+import zlib
 
 import pandas as pd
 import pytest
@@ -247,6 +249,28 @@ def test_a_debian_package_is_read_as_data(declare):
     assert [text.strip() for text in found] == ["third"]
     with pytest.raises(CorpusError, match="its archive has no file like"):
         list(corpus.pieces(declare(content, ("*/nothing",), "text")))
+
+
+def r_data(*objects, kind=16):
+    """A data file of R: vectors of strings, None where there is none, as its format says."""
+    found = b""
+    for lines in objects:
+        data = b"X\n" + struct.pack(">iii", 3, 0x40201, 0x30500) + struct.pack(">i", 5) + b"UTF-8"
+        data += struct.pack(">ii", kind, len(lines))
+        for line in lines:
+            text = b"" if line is None else line.encode()
+            data += struct.pack(">ii", 0x40009, -1 if line is None else len(text)) + text
+        found += struct.pack(">i", len(data)) + zlib.compress(data)
+    return found
+
+
+def test_vectors_of_lines_of_r_are_read(declare):
+    content = r_data(["Title", "", "\u6625 one", None, "end"], ["second"])
+    made = declare(package({"data/Rdata.rdb": content}), ("*.rdb",), "r")
+    assert documents(corpus.pieces(made)) == ["Title\n\n\u6625 one\n\nend", "second"]
+    made = declare(package({"data/Rdata.rdb": r_data(["x"], kind=13)}), ("*.rdb",), "r")
+    with pytest.raises(CorpusError, match="expected data of R with vectors of strings"):
+        list(corpus.pieces(made))
 
 
 @pytest.mark.parametrize("content", [package({}, "data.tar.zst"), b"!<arch>\n", b"!<arch>\nodd"])

@@ -18,10 +18,12 @@ import itertools
 import json
 import lzma
 import os
+import struct
 import tarfile
 import tempfile
 import tomllib
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -75,10 +77,10 @@ class Source:
     members : tuple of str
         Patterns of the files in the archive that hold the text; with ``!`` before it, of some
         that do not.
-    format : {"text", "html", "rst", "manual", "json", "poems", "python"}
+    format : {"text", "html", "rst", "manual", "json", "poems", "python", "r"}
         A document a file, the first as it is, the next without their marks; a JSON list of
         documents; a JSON list of poems with ``paragraphs``; the longest string of a Python module,
-        read without running it.
+        read without running it; the vectors of lines in a data file of R.
     """
 
     name: str
@@ -121,6 +123,9 @@ def _archived(source: Source) -> Iterator[Piece]:
         raise CorpusError(f"{source.name}: {error}") from None
     for name, content in _members(path, source.members):
         found = True
+        if source.format == "r":
+            yield from itertools.chain.from_iterable(map(_cut, _r_texts(content)))
+            continue
         text = _decoded(content, f"{source.name}: {name}")
         if source.format in _PLAIN:
             documents: Iterable[str] = [_PLAIN[source.format](text)]
@@ -140,6 +145,30 @@ def _archived(source: Source) -> Iterator[Piece]:
             yield from _cut(document)
     if not found:
         raise CorpusError(f"{source.name}: its archive has no file like {source.members}.")
+
+
+def _r_texts(content: bytes) -> Iterator[str]:
+    """Vectors of lines in a file ``.rdb`` of R, each as a text.
+
+    Objects are compressed one after another. Of their serialization (version 3, XDR: see "R
+    Internals") only a vector of strings is understood.
+    """
+    while content:
+        inside = zlib.decompressobj()
+        data = inside.decompress(content[4:])  # four bytes before it say how long it will be
+        content = inside.unused_data
+        native = int.from_bytes(data[14:18], "big")  # length of the name of an encoding
+        kind, number = struct.unpack_from(">ii", data, 18 + native)
+        if data[:2] != b"X\n" or kind & 0xFF != 16:
+            raise CorpusError(
+                "expected data of R with vectors of strings, there is something else."
+            )
+        at, lines = 26 + native, []
+        for _ in range(number):
+            _, length = struct.unpack_from(">ii", data, at)
+            lines.append(data[at + 8 : at + 8 + max(length, 0)].decode())  # -1: not available
+            at += 8 + max(length, 0)
+        yield "\n".join(lines)
 
 
 _PLAIN = {"text": str, "html": html_text, "rst": rst_text, "manual": manual_text}

@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,7 @@ class TokenFile:
         path = self.file or self.folder / "ids.bin"
         return np.memmap(path, kind, "r", self.offset, (self.length,))
 
-    @property
+    @cached_property
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer that made the ids; None if nothing is known of it."""
         from tokenizers import Tokenizer
