@@ -15,16 +15,20 @@ from staircase_lib.language import corpus, counting, tokens, vocabulary
 from staircase_lib.language.corpus import CorpusError
 
 ENCODE = """
-import resource, signal, sys
+import os, resource, signal, sys
 from staircase_lib.language import tokens
 from staircase_lib.language.shipped import load_tokenizer
-text, folder, limit = sys.argv[1:4]
+text, folder, limit, steps = sys.argv[1:5]
 tokens._BATCH, tokens._CHECKPOINT = 2000, 1000
 if int(limit):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+seen = []
 def tell(length):
-    print(length, flush=True)
+    print(length)
+    seen.append(length)
+    if len(seen) == int(steps):
+        os.kill(os.getpid(), signal.SIGKILL)
 try:
     tokens.encode(text, load_tokenizer(text + "/.."), folder, progress=tell)
 except OSError as error:
@@ -32,15 +36,18 @@ except OSError as error:
     sys.exit(3)
 """
 COUNT = """
-import resource, signal, sys
+import os, resource, signal, sys
 import numpy as np
 from staircase_lib.language import counting
-ids, folder, limit = sys.argv[1:4]
+ids, folder, limit, steps = sys.argv[1:5]
 if int(limit):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+seen = []
 def tell(done, total):
-    print(done, flush=True)
+    seen.append(done)
+    if len(seen) == int(steps):
+        os.kill(os.getpid(), signal.SIGKILL)
 try:
     counting.count_signatures(
         np.load(ids, mmap_mode="r"), 2000, memory=2 << 20, folder=folder, progress=tell
@@ -62,22 +69,13 @@ def texts(tmp_path):
     return folder
 
 
-def start(program, *arguments):
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def kill_after(job, lines):
-    """Kill a process that tells of its progress, in the middle of its work."""
-    for _ in range(lines):
-        assert job.stdout.readline()
-    job.send_signal(signal.SIGKILL)
-    job.communicate()
-    assert job.returncode == -signal.SIGKILL
+def ended(program, *arguments, limit=0, kill=0):
+    """A process that may write files of `limit` bytes, or is killed at a step of its progress."""
+    command = [sys.executable, "-c", program, *map(str, arguments), str(limit), str(kill)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if kill:
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    return done
 
 
 def whole(texts):
@@ -91,29 +89,27 @@ def whole(texts):
 def test_an_encoding_that_ends_badly_is_no_encoding_and_is_taken_up(texts, how):
     wanted, folder = whole(texts), texts.parent / "ids"
     if how == "killed":
-        kill_after(start(ENCODE, texts, folder, 0), 12)
+        ended(ENCODE, texts, folder, kill=25)
     else:
-        job = start(ENCODE, texts, folder, 40_000)
-        _, said = job.communicate(timeout=60)
-        assert job.returncode == 3 and said.count("\n") == 1, said
+        done = ended(ENCODE, texts, folder, limit=40_000)
+        assert done.returncode == 3 and done.stderr.count("\n") == 1, done.stderr
     assert (folder / "ids.bin").stat().st_size > 20_000
     with pytest.raises(CorpusError, match=r"header\.json.*make the same call again"):
         tokens.open_tokens(folder)
     recorded = json.loads((folder / "state.json").read_text())["length"]
-    job = start(ENCODE, texts, folder, 0)
-    said, _ = job.communicate(timeout=60)
-    assert job.returncode == 0 and int(said.split()[0]) > recorded > 0  # not from the beginning
+    done = ended(ENCODE, texts, folder)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[0]) > recorded > 0  # not from the beginning
     np.testing.assert_array_equal(tokens.open_tokens(folder).ids, wanted)
 
 
 def test_ids_that_were_lost_behind_a_record_are_missed(texts):
     folder = texts.parent / "ids"
-    kill_after(start(ENCODE, texts, folder, 0), 12)
+    ended(ENCODE, texts, folder, kill=12)
     with (folder / "ids.bin").open("r+b") as file:
         file.truncate(10)
-    job = start(ENCODE, texts, folder, 0)
-    _, said = job.communicate(timeout=60)
-    assert job.returncode == 1 and "delete the folder and begin anew" in said
+    done = ended(ENCODE, texts, folder)
+    assert done.returncode == 1 and "delete the folder and begin anew" in done.stderr
 
 
 @pytest.mark.parametrize("how", ["killed", "full"])
@@ -123,11 +119,10 @@ def test_a_count_that_ends_badly_leaves_no_half_shard_and_is_taken_up(tmp_path, 
     np.save(tmp_path / "ids.npy", ids.astype("uint16"))
     wanted = counting.count_signatures(ids, 2000)
     if how == "killed":
-        kill_after(start(COUNT, tmp_path / "ids.npy", tmp_path / "counts", 0), 3)
+        ended(COUNT, tmp_path / "ids.npy", tmp_path / "counts", kill=3)
     else:
-        job = start(COUNT, tmp_path / "ids.npy", tmp_path / "counts", 300_000)
-        _, said = job.communicate(timeout=60)
-        assert job.returncode == 3 and said.count("\n") == 1, said
+        done = ended(COUNT, tmp_path / "ids.npy", tmp_path / "counts", limit=300_000)
+        assert done.returncode == 3 and done.stderr.count("\n") == 1, done.stderr
     seen = []
     found = counting.count_signatures(
         np.load(tmp_path / "ids.npy", mmap_mode="r"),
@@ -149,14 +144,12 @@ def test_a_disk_that_is_full_in_the_middle_of_an_encoding(texts):
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("cannot mount here")
     try:
-        job = start(ENCODE, texts, disk / "ids", 0)
-        _, said = job.communicate(timeout=60)
-        assert job.returncode == 3 and said.count("\n") == 1, said
+        done = ended(ENCODE, texts, disk / "ids")
+        assert done.returncode == 3 and done.stderr.count("\n") == 1, done.stderr
         with pytest.raises(CorpusError, match=r"header\.json"):
             tokens.open_tokens(disk / "ids")
         subprocess.run(["mount", "-o", "remount,size=10m", str(disk)], check=True)
-        job = start(ENCODE, texts, disk / "ids", 0)
-        assert job.communicate(timeout=60) and job.returncode == 0
+        assert ended(ENCODE, texts, disk / "ids").returncode == 0
         found = np.array(tokens.open_tokens(disk / "ids").ids)
     finally:
         subprocess.run(["umount", str(disk)], check=True)
