@@ -166,13 +166,17 @@ def check(checkpoint: Path, run: Mapping[str, Any] | None = None) -> int:
     if run is not None:
         differ = differences(header["run"], json.loads(json.dumps(run)))
         if differ:
-            kinds = {"vocabulary": "vocabulary", "ids": "corpus", "model.vocab_size": "vocabulary"}
+            kinds = {
+                **{"vocabulary": "vocabulary", "model.vocab_size": "vocabulary"},
+                **{"ids": "corpus", "config": "configuration", "model": "configuration"},
+                "": "initialization",
+            }
             kind = next(
-                (word for start, word in kinds.items() if any(d.startswith(start) for d in differ)),
-                "configuration",
+                word for start, word in kinds.items() if any(d.startswith(start) for d in differ)
             )
+            more = f" and {len(differ) - 8} more" if len(differ) > 8 else ""
             raise CheckpointError(
-                f"{checkpoint}: of a run with another {kind}; they differ in {'; '.join(differ)}. "
+                f"{checkpoint}: of a run with another {kind}: {'; '.join(differ[:8])}{more}. "
                 f"Give another folder, or the settings that this one was made with."
             )
     instead = (

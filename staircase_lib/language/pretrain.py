@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -44,12 +43,23 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
 from staircase_lib.language import checkpoints
+from staircase_lib.language.configurations import flops_per_token, parameter_count
 from staircase_lib.language.folders import locked, write_atomically
+from staircase_lib.language.precision import check_precision
 from staircase_lib.language.processes import count, on_first, rank
+from staircase_lib.language.tokens import TokenFile
 from staircase_lib.language.transformer import Transformer
 from staircase_lib.training import snapshot_steps
 
-__all__ = ["DataOrder", "History", "PretrainConfig", "learning_rate", "pretrain"]
+__all__ = [
+    "DataOrder",
+    "History",
+    "PretrainConfig",
+    "cost",
+    "learning_rate",
+    "pretrain",
+    "tokenizer_hash",
+]
 
 #: Settings that change how a run is computed or kept, but not what it computes.
 FREE = ("accumulate", "compile", "loss_chunk", "checkpoint_every", "keep")
@@ -191,6 +201,34 @@ def learning_rate(config: PretrainConfig, step: int) -> float:
     return final + (config.lr - final) * left
 
 
+def cost(model: Transformer, config: PretrainConfig) -> dict[str, float]:
+    """What a run takes.
+
+    Parameters
+    ----------
+    model : Transformer
+        May be :func:`~staircase_lib.language.configurations.unallocated`.
+    config : PretrainConfig
+
+    Returns
+    -------
+    dict
+        ``parameters``; ``tokens`` and ``flops`` of the whole run; ``state_bytes``, of parameters,
+        gradients and AdamW's averages in all processes together, to which the stream of a part of
+        the batch comes; ``checkpoint_bytes``.
+    """
+    runs = model.runs or 1
+    parameters = parameter_count(model)["total"] * runs
+    tokens = config.steps * config.batch * config.length * runs
+    return {
+        "parameters": parameters,
+        "tokens": tokens,
+        "flops": flops_per_token(model, config.length) * tokens,
+        "state_bytes": 16 * parameters,
+        "checkpoint_bytes": 12 * parameters,
+    }
+
+
 class DataOrder:
     """Which sequences of a corpus a step reads.
 
@@ -283,6 +321,8 @@ def pretrain(
 ) -> History:
     """Train an initialized Transformer in place on the ids of a corpus, or go on with that.
 
+    To go on, make the same call again, with the model as it was initialized.
+
     Parameters
     ----------
     model : Transformer
@@ -313,8 +353,8 @@ def pretrain(
         shorter than a sequence, an id is beyond the vocabulary, or processes do not divide the
         batch.
     CheckpointError
-        If the checkpoint in the folder is damaged, or of another configuration, vocabulary or
-        corpus.
+        If the checkpoint in the folder is damaged, or of another configuration, vocabulary, corpus
+        or start.
     FolderInUse
         If another run writes to the folder.
     FloatingPointError
@@ -349,6 +389,7 @@ class _Run:
             "model": _description(model),
             "vocabulary": vocabulary,
             "ids": _fingerprint(ids),
+            "start": _scales(model),
         }
         self.model = model
         self.notes: list[str] = []
@@ -375,6 +416,8 @@ class _Run:
     def train(self, observe: Observe | None, progress: Progress | None) -> History:
         """Train from the last checkpoint, or the start, to the end."""
         config, self.saved = self.config, 0
+        with self.explained(0):
+            on_first(lambda: None if self.newest() else self.check_start())
         self.whole = copy.deepcopy(self.model) if count() > 1 and rank() == 0 and observe else None
         self.device = _spread(self.model) if count() > 1 else _device(self.model)
         if config.compile:
@@ -392,13 +435,16 @@ class _Run:
             with self.explained(step):
                 if step in measured and step not in self.tables:
                     self.measure(step, observe)
+                begun = time.perf_counter()
+                if step < config.steps:
+                    self.gradients(step)
+                seconds += time.perf_counter() - begun
+                # Saved is what has a finite gradient: a run that has diverged leaves no checkpoint.
                 if step in save and step > start and self.folder is not None:
                     self.save(step)
                 if step == config.steps:
                     break
-                begun = time.perf_counter()
-                self.step(step)
-                seconds += time.perf_counter() - begun
+                self.move(step)
             done = step + 1 - start
             rate = done * config.batch * config.length * self.runs / seconds
             if progress and rank() == 0:
@@ -406,12 +452,9 @@ class _Run:
                 progress(step + 1, config.steps, f"steps; loss {loss}; {rate:,.0f} tokens/s")
         return self.history(start, rate if start < config.steps else math.nan)
 
-    def step(self, step: int) -> None:
-        """Move the parameters once."""
+    def gradients(self, step: int) -> None:
+        """Loss and clipped gradient of a step's batch."""
         config = self.config
-        lr = learning_rate(config, step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
         loss = torch.zeros(self.runs, dtype=torch.float64, device=self.device)
         batches = self.batches(step)
         for part, tokens in enumerate(batches):
@@ -427,35 +470,41 @@ class _Run:
         if count() > 1:
             distributed.all_reduce(loss)
             loss /= count()
-        if step == 0:
-            self.note_small_gradients()
         norm = _clip_(self.parameters.values(), config.clip, self.model.runs)
         found = torch.stack([loss, norm.double().reshape(self.runs)]).cpu().numpy()
         if not np.isfinite(found).all():
-            self.diverged(step, lr, found)
+            self.diverged(step, found)
         self.losses.append(found[0])
         self.norms.append(found[1])
+
+    def move(self, step: int) -> None:
+        """Move the parameters along the gradient."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.config, step)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
     def batches(self, step: int) -> list[Tensor]:
-        """This process' sequences of a step, in parts: (n, length + 1), or with runs (R, n, ..)."""
-        config = self.config
-        share = config.batch // count()
-        mine = slice(rank() * share, (rank() + 1) * share)
-        starts = np.stack([order.starts(step, config.batch)[mine] for order in self.order])
+        """This process' share of a step's sequences, in parts."""
+        share = self.config.batch // count()
+        tokens = self.tokens(step, slice(rank() * share, (rank() + 1) * share))
+        if self.device.type == "cuda":
+            tokens = tokens.pin_memory().to(self.device, non_blocking=True)
+        return list(tokens.chunk(self.config.accumulate, dim=-2))
+
+    def tokens(self, step: int, chosen: slice) -> Tensor:
+        """Sequences of a step's batch, shape (n, length + 1), or with runs (R, n, length + 1)."""
+        config, size = self.config, self.model.vocab_size
+        starts = np.stack([order.starts(step, config.batch)[chosen] for order in self.order])
         tokens = np.asarray(self.ids[starts[..., None] + np.arange(config.length + 1)], np.int64)
-        if tokens.max() >= self.model.vocab_size or tokens.min() < 0:
-            where = np.argwhere((tokens >= self.model.vocab_size) | (tokens < 0))[0]
+        if tokens.max() >= size or tokens.min() < 0:
+            where = np.argwhere((tokens >= size) | (tokens < 0))[0]
             place = starts[tuple(where[:2])] + where[2]
             raise ValueError(
-                f"ids: expected ids in [0, {self.model.vocab_size}), the model's vocabulary, got "
-                f"{self.ids[place]} at position {place}; these are ids of another tokenizer."
+                f"ids: expected ids in [0, {size}), the model's vocabulary, got {self.ids[place]} "
+                f"at position {place}; these are ids of another tokenizer."
             )
-        tensor = torch.from_numpy(tokens if self.model.runs is not None else tokens[0])
-        if self.device.type == "cuda":
-            tensor = tensor.pin_memory().to(self.device, non_blocking=True)
-        return list(tensor.chunk(config.accumulate, dim=-2))
+        return torch.from_numpy(tokens if self.model.runs is not None else tokens[0])
 
     # --- What is recorded ---
 
@@ -525,12 +574,15 @@ class _Run:
             found[f"square.{name}"] = state["exp_avg_sq"]
         return found
 
+    def newest(self) -> Path | None:
+        """The last checkpoint, if there is one."""
+        return None if self.folder is None else checkpoints.latest(self.folder)
+
     def resume(self) -> int:
         """Take the run up from its last checkpoint; returns the step."""
         if self.folder is None:
             return 0
-        folder = self.folder
-        checkpoint = on_first(lambda: checkpoints.latest(folder))
+        checkpoint = on_first(self.newest)
         step = 0
         if checkpoint is not None:
             step = checkpoints.load(checkpoint, self.tensors(), self.made_by)
@@ -539,11 +591,11 @@ class _Run:
         self.saved = step
         # Rows and losses of steps after the checkpoint are made again.
         for kind, least in (("rows", step + 1), ("losses", step)):
-            for path in sorted((folder / kind).glob("step-*")):
+            for path in sorted((self.folder / kind).glob("step-*")):
                 if int(path.stem.removeprefix("step-")) >= least and rank() == 0:
                     path.unlink()
         on_first(lambda: None)
-        self.read(folder, step)
+        self.read(self.folder, step)
         return step
 
     def read(self, folder: Path, step: int) -> None:
@@ -587,22 +639,14 @@ class _Run:
 
     # --- What goes wrong ---
 
-    def note_small_gradients(self) -> None:
-        """Note the tensors that the first step cannot move as AdamW means to."""
-        largest = {
-            name: float(_full(parameter.grad).abs().max())
-            for name, parameter in self.parameters.items()
-            if parameter.grad is not None
-        }
-        if not any(largest.values()):
-            raise ValueError(
-                "model: every gradient of the first step is zero: products of entries this small "
-                "underflow. Initialize it with a smaller gamma."
-            )
-        zero = [name for name, value in largest.items() if value == 0]
-        small = [name for name, value in largest.items() if 0 < value < self.config.eps]
-        if zero:
-            self.notes.append(f"gradient zero at the first step (underflow): {', '.join(zero)}")
+    def check_start(self) -> None:
+        """Refuse a start that underflows; note the tensors that AdamW moves less than it means."""
+        dtype = next(iter(self.model.parameters())).dtype
+        dtype = torch.bfloat16 if self.config.precision == "bfloat16" else dtype
+        few = min(2, self.config.batch // self.config.accumulate)
+        tokens = self.tokens(0, slice(few)).to(_device(self.model))
+        largest = check_precision(self.model, tokens, dtype)
+        small = [name for name, value in largest.items() if value < self.config.eps]
         if small:
             self.notes.append(
                 f"gradient below AdamW's eps={self.config.eps:g} at the first step, so that it "
@@ -613,20 +657,25 @@ class _Run:
         """A sentence on what is left of the run."""
         if self.folder is None:
             return "There is no checkpoint, since no folder was given."
-        newest = checkpoints.latest(self.folder)
+        newest = self.newest()
         return f"The last checkpoint is {newest}." if newest else "There is no checkpoint yet."
 
-    def diverged(self, step: int, lr: float, found: NDArray[np.float64]) -> None:
+    def diverged(self, step: int, found: NDArray[np.float64]) -> None:
         """Stop a run whose loss or gradient is not finite, with what led there written."""
-        bad = [self.config.seed + int(run) for run in np.flatnonzero(~np.isfinite(found).all(axis=0))]
+        config = self.config
+        bad = [config.seed + int(run) for run in np.flatnonzero(~np.isfinite(found).all(axis=0))]
         of = f" for seeds {bad}" if self.runs > 1 else ""
         if self.folder is not None and rank() == 0:
             self.save_losses(step)
+        lowest = ""
+        if self.losses:
+            means = np.mean(self.losses, axis=1)
+            lowest = f"The loss was lowest at step {means.argmin()}, {means.min():.4g}. "
         raise FloatingPointError(
-            f"training diverged: the loss is {found[0].tolist()}, the norm of the gradient "
-            f"{found[1].tolist()} at step {step}{of}, lr {lr:.3g}; lower lr (now "
-            f"{self.config.lr:g}), warm up longer (now {self.config.warmup} steps) or lower the "
-            f"initial scale. {self.last_good()}"
+            f"training diverged at step {step}{of}: loss {found[0].tolist()}, norm of the gradient "
+            f"{found[1].tolist()}, lr {learning_rate(config, step):.3g}. {lowest}Lower lr (now "
+            f"{config.lr:g}), warm up longer (now {config.warmup} steps) or lower the initial "
+            f"scale. {self.last_good()}"
         )
 
     @contextmanager
@@ -682,16 +731,6 @@ def _check(model: Transformer, ids: NDArray[np.integer], config: PretrainConfig)
                 f"{name}: expected parameters in float32, got {parameter.dtype}, in which small "
                 f"steps are lost; precision='bfloat16' is for the products alone."
             )
-        # The norm squares entries of the stream, and a path multiplies entries of two tensors.
-        scale = float(parameter.detach().double().square().mean().sqrt())
-        working = torch.bfloat16 if config.precision == "bfloat16" else parameter.dtype
-        least = math.sqrt(torch.finfo(working).tiny)
-        if scale < least:
-            most = -math.log(least) / math.log(model.fan_in().get(name, model.d))
-            raise ValueError(
-                f"{name}: entries of {scale:.1e} are too small for {working}: products of two "
-                f"underflow below {least:.1e}. Initialize with gamma below {most:.1f} here."
-            )
 
 
 def _description(model: Transformer) -> dict[str, Any]:
@@ -700,12 +739,24 @@ def _description(model: Transformer) -> dict[str, Any]:
     return {**model.settings, "parameters": shapes}
 
 
+def _scales(model: Transformer) -> dict[str, str]:
+    """Root mean square of each parameter, to four digits: tells gammas and seeds apart."""
+    named = model.named_parameters()
+    return {name: f"{float(p.detach().double().square().mean().sqrt()):.3e}" for name, p in named}
+
+
 def _fingerprint(ids: NDArray[np.integer]) -> dict[str, Any]:
     """Number of the ids, and a hash of 64 stretches of them."""
     digest = hashlib.sha256()
     for start in np.linspace(0, max(len(ids) - 4096, 0), 64).astype(np.int64):
         digest.update(np.asarray(ids[start : start + 4096], dtype="<u4").tobytes())
     return {"length": len(ids), "sha256": digest.hexdigest()}
+
+
+def tokenizer_hash(tokens: TokenFile) -> str:
+    """What tells a vocabulary from others: the hash of its tokenizer, empty if there is none."""
+    tokenizer = tokens.tokenizer
+    return hashlib.sha256(tokenizer.to_str().encode()).hexdigest() if tokenizer else ""
 
 
 def _device(model: Transformer) -> torch.device:

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import distributed
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 __all__ = ["count", "on_first", "rank", "together"]
 
@@ -50,9 +52,19 @@ def together() -> Iterator[torch.device]:
     if not distributed.is_torchelastic_launched() or distributed.is_initialized():
         yield device
         return
-    # Python objects travel by gloo also where gradients travel by NCCL.
-    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-    distributed.init_process_group(backend, timeout=PATIENCE, device_id=device if cuda else None)
+    store, rank, count = next(rendezvous("env://", timeout=PATIENCE))
+    if os.environ.get("GROUP_WORLD_SIZE") == "1":
+        # Where torchrun starts processes anew, the store still has the addresses of the dead ones,
+        # and gloo waits for these (as NCCL does: pytorch/pytorch#167288).
+        store = PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)
+    distributed.init_process_group(
+        "cpu:gloo,cuda:nccl" if cuda else "gloo",  # Python objects travel by gloo
+        timeout=PATIENCE,
+        store=store,
+        rank=rank,
+        world_size=count,
+        device_id=device if cuda else None,
+    )
     try:
         yield device
     finally:
