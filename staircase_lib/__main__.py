@@ -11,6 +11,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
@@ -41,8 +43,16 @@ NEEDS = {
     "claims": (),
     "measure": ("torch", "pandas", *NEEDS_OF_REPORTS),
     "count": ("pandas", "tokenizers"),
+    "pretrain": ("torch", "pandas", "pyarrow", "safetensors", "tokenizers"),
 }
-ANYWHERE = ("measure", "count")  # commands that need no clone of the book
+NEEDS_OF_SERIES = ("tokenizers", "safetensors", "huggingface_hub")
+OF_TASK = ("seeds", "steps", "lr", "gamma", "d", "orders", "anchors", "most_anchors", "by_position")
+OF_SERIES = (
+    *("revisions", "corpus", "limit", "tokenizer", "tokens", "attention", "windows", "length"),
+    "tensor",
+)
+PADDED = 151_936  # the vocabulary of Qwen's tokenizer, as configurations.paper_700m has it
+ANYWHERE = ("measure", "count", "pretrain")  # commands that need no clone of the book
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -123,70 +133,83 @@ def make_parser() -> argparse.ArgumentParser:
     )
     status.add_argument("--profile", choices=PROFILES, default="cpu", help="profile (default: cpu)")
 
-    measure = add("measure", "measure a task of your own: signatures, predicted stairs, training")
-    measure.add_argument(
-        "task",
-        type=Path,
-        metavar="TASK",
-        help="CSV or Parquet: columns x1, x2, … (or one column sequence), label, optional weight",
+    measure = add(
+        "measure",
+        "measure a task of your own: signatures, predicted stairs, training; or, with --model, a "
+        "published series of checkpoints: embeddings against the signatures of a text",
     )
     measure.add_argument("--output", type=Path, metavar="FILE", help="report (default: TASK.html)")
     measure.add_argument("--json", action="store_true", help="print the numbers as JSON as well")
-    measure.add_argument("--seeds", type=int, default=10, metavar="N", help="seeds (default: 10)")
-    measure.add_argument("--steps", type=int, metavar="N", help="steps of AdamW (default: 1500)")
-    measure.add_argument("--lr", type=float, help="learning rate of AdamW (default: 0.002)")
-    measure.add_argument(
+    task = measure.add_argument_group("a task")
+    task.add_argument(
+        "task",
+        type=Path,
+        nargs="?",
+        metavar="TASK",
+        help="CSV or Parquet: columns x1, x2, … (or one column sequence), label, optional weight",
+    )
+    task.add_argument("--seeds", type=int, metavar="N", help="seeds (default: 10)")
+    task.add_argument("--steps", type=int, metavar="N", help="steps of AdamW (default: 1500)")
+    task.add_argument("--lr", type=float, help="learning rate of AdamW (default: 0.002)")
+    task.add_argument(
         "--gamma", type=float, help="initialization rate; larger is smaller (default: 1.3)"
     )
-    measure.add_argument("--d", type=int, help="width of the model (default: 128)")
-    measure.add_argument(
+    task.add_argument("--d", type=int, help="width of the model (default: 128)")
+    task.add_argument(
         "--orders", type=int, metavar="M", help="highest signature order (default: as time allows)"
     )
-    measure.add_argument("--anchors", metavar="A,B,…", help="tokens to follow (default: all)")
-    measure.add_argument(
+    task.add_argument("--anchors", metavar="A,B,…", help="tokens to follow (default: all)")
+    task.add_argument(
         "--most-anchors",
         type=int,
-        default=40,
         metavar="N",
         help="without --anchors, follow the N most frequent tokens (default: 40)",
     )
-    measure.add_argument(
+    task.add_argument(
         "--by-position",
         action="store_true",
         help="the same word at another position is another token (the model sees no positions)",
     )
+    series = measure.add_argument_group("a series of checkpoints")
+    series.add_argument(
+        "--model",
+        metavar="NAME",
+        help="ORG/NAME on the Hugging Face hub, such as EleutherAI/pythia-70m, or a folder with a "
+        "folder a revision",
+    )
+    series.add_argument(
+        "--revisions", nargs="+", metavar="R", help="such as step0 step512 step143000"
+    )
+    series.add_argument(
+        "--corpus",
+        metavar="CORPUS",
+        help="text to count, as `count` takes it (default: english); best that of the training",
+    )
+    series.add_argument(
+        "--limit", type=int, metavar="N", help="characters of each text at most (default: all)"
+    )
+    series.add_argument(
+        "--tokenizer", metavar="PATH", help="tokenizer.json (default: that of the series)"
+    )
+    series.add_argument("--tokens", type=int, metavar="N", help="most frequent (default: 300)")
+    series.add_argument(
+        "--attention", action="store_true", help="run the models too, for what attention writes"
+    )
+    series.add_argument(
+        "--windows", type=int, metavar="N", help="windows that they read (default: 300)"
+    )
+    series.add_argument("--length", type=int, metavar="L", help="tokens of a window (default: 64)")
+    series.add_argument(
+        "--tensor", metavar="NAME", help="the embeddings' name, where it cannot be told"
+    )
 
     count = add("count", "count the signatures of a text, and tell what its tokens are like")
-    count.add_argument(
-        "corpus",
-        metavar="CORPUS",
-        help="text file, .jsonl, .parquet, folder of these, hf:NAME, a named corpus such as "
-        "default, or token ids: a folder of ours, .npy, .bin, or a folder of these",
-    )
+    _add_corpus(count)
     count.add_argument(
         "--folder",
         type=Path,
         metavar="DIR",
         help="where ids and counts are kept (default: NAME.counts)",
-    )
-    count.add_argument(
-        "--vocab-size",
-        type=int,
-        metavar="V",
-        help="tokens (default: 16384, or those of --tokenizer)",
-    )
-    count.add_argument("--words", action="store_true", help="whole words as tokens, not a BPE's")
-    count.add_argument(
-        "--tokenizer",
-        metavar="PATH",
-        help="a vocabulary that is there: tokenizer.json, a folder with one, hf:NAME, or qwen",
-    )
-    count.add_argument("--dtype", metavar="TYPE", help="of ids in .bin files, such as uint16")
-    count.add_argument(
-        "--separator", type=int, metavar="ID", help="between documents, of ids in .npy and .bin"
-    )
-    count.add_argument(
-        "--field", default="text", help="key or column with the text (default: text)"
     )
     count.add_argument(
         "--order", type=int, choices=(0, 1), default=0, help="pairs, or triples (default: 0)"
@@ -228,8 +251,107 @@ def make_parser() -> argparse.ArgumentParser:
     )
     count.add_argument("--json", action="store_true", help="print the report as JSON")
 
+    pretrain = add("pretrain", "train a language model on a text; under torchrun in many processes")
+    _add_corpus(pretrain)
+    pretrain.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="where ids, checkpoints and rows are kept (default: NAME.pretrain)",
+    )
+    pretrain.add_argument(
+        "--size", choices=("tiny", "small", "paper_700m"), default="tiny", help="(default: tiny)"
+    )
+    pretrain.add_argument(
+        "--gamma", type=float, default=1.0, help="initialization rate (default: 1)"
+    )
+    pretrain.add_argument("--steps", type=int, default=1000, metavar="N", help="(default: 1000)")
+    pretrain.add_argument(
+        "--batch", type=int, default=32, metavar="N", help="sequences a step (default: 32)"
+    )
+    pretrain.add_argument(
+        "--length", type=int, metavar="L", help="tokens of a sequence (default: as the size has it)"
+    )
+    pretrain.add_argument("--lr", type=float, default=1e-3, help="highest rate (default: 0.001)")
+    pretrain.add_argument("--weight-decay", type=float, default=0.1, help="(default: 0.1)")
+    pretrain.add_argument(
+        "--epsilon", type=float, default=1e-5, help="of the norms (default: 0.00001)"
+    )
+    pretrain.add_argument(
+        "--warmup", type=int, metavar="N", help="steps of warm-up (default: a fiftieth)"
+    )
+    pretrain.add_argument("--seed", type=int, default=0, metavar="N", help="(default: 0)")
+    pretrain.add_argument(
+        "--accumulate", type=int, default=1, metavar="N", help="parts of a batch (default: 1)"
+    )
+    pretrain.add_argument(
+        "--precision", choices=("float32", "bfloat16"), default="float32", help="of the products"
+    )
+    pretrain.add_argument("--compile", action="store_true", help="compile with torch.compile")
+    pretrain.add_argument(
+        "--checkpoint-every", type=int, default=1000, metavar="N", help="steps (default: 1000)"
+    )
+    pretrain.add_argument(
+        "--measure-every", type=int, metavar="N", help="steps (default: a twentieth)"
+    )
+    pretrain.add_argument(
+        "--anchors",
+        type=int,
+        default=300,
+        metavar="N",
+        help="most frequent tokens whose embeddings are kept and compared with their signatures "
+        "(default: 300; 0: none)",
+    )
+    pretrain.add_argument(
+        "--held-out",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="of the ids, at their end, that are not trained on: what attention writes there is "
+        "compared with the signatures of what it looks at (default: 0: none)",
+    )
+    pretrain.add_argument("--resume", action="store_true", help="go on with the run in the folder")
+    pretrain.add_argument(
+        "--estimate", action="store_true", help="print what the run costs, and stop"
+    )
+    pretrain.add_argument(
+        "--rate",
+        type=float,
+        metavar="TFLOPS",
+        help="operations a second of all processes together, for the hours of the estimate",
+    )
+
     add("record", "copy the ledger of a complete cpu build to book/results, to be committed")
     return parser
+
+
+def _add_corpus(command: argparse.ArgumentParser) -> None:
+    """The options of commands that read token ids, or make them from a text."""
+    command.add_argument(
+        "corpus",
+        metavar="CORPUS",
+        help="text file, .jsonl, .parquet, folder of these, hf:NAME, a named corpus such as "
+        "default, or token ids: a folder of ours, .npy, .bin, or a folder of these",
+    )
+    command.add_argument(
+        "--vocab-size",
+        type=int,
+        metavar="V",
+        help="tokens (default: 16384, or those of --tokenizer)",
+    )
+    command.add_argument("--words", action="store_true", help="whole words as tokens, not a BPE's")
+    command.add_argument(
+        "--tokenizer",
+        metavar="PATH",
+        help="a vocabulary that is there: tokenizer.json, a folder with one, hf:NAME, or qwen",
+    )
+    command.add_argument("--dtype", metavar="TYPE", help="of ids in .bin files, such as uint16")
+    command.add_argument(
+        "--separator", type=int, metavar="ID", help="between documents, of ids in .npy and .bin"
+    )
+    command.add_argument(
+        "--field", default="text", help="key or column with the text (default: text)"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -362,14 +484,27 @@ def record_claims(root: Path, options: argparse.Namespace) -> None:
 
 
 def measure_task(root: Path, options: argparse.Namespace) -> None:
-    """Measure a task out of a file and write the report."""
+    """Measure a task out of a file, or a series of checkpoints, and write the report."""
+    if (options.task is None) == (options.model is None):
+        raise ParameterError("measure: expected either TASK, a file, or --model with --revisions.")
+    foreign = OF_SERIES if options.model is None else OF_TASK
+    given = [name for name in foreign if getattr(options, name) not in (None, False)]
+    if given:
+        kind = "a task" if options.model is None else "a series of checkpoints"
+        flag = given[0].replace("_", "-")
+        raise ParameterError(f"--{flag}: not for {kind}; see measure --help.")
+    if options.model is not None:
+        measure_series(options)
+        return
+
     from .task_files import TaskFileError, read_task
 
+    seeds = 10 if options.seeds is None else options.seeds
     try:
         named = read_task(
             options.task,
             anchors=options.anchors.split(",") if options.anchors else None,
-            most_anchors=options.most_anchors,
+            most_anchors=40 if options.most_anchors is None else options.most_anchors,
             by_position=options.by_position,
         )
     except TaskFileError as error:
@@ -386,7 +521,7 @@ def measure_task(root: Path, options: argparse.Namespace) -> None:
     given = {name: getattr(options, name) for name in ("d", "gamma", "steps", "lr", "orders")}
     given = {name: value for name, value in given.items() if value is not None}
     try:
-        settings = measurement.Settings(seeds=tuple(range(options.seeds)), **given)
+        settings = measurement.Settings(seeds=tuple(range(seeds)), **given)
         measurement.most_rows(named.task, settings)
     except ValueError as error:
         raise ParameterError(f"--{error}") from None
@@ -407,6 +542,68 @@ def measure_task(root: Path, options: argparse.Namespace) -> None:
     write_report(report, write_html(measured))
     if options.json:
         print(numbers_json(measured))
+    else:
+        print(f"The report: {report.resolve().as_uri()}")
+
+
+def measure_series(options: argparse.Namespace) -> None:
+    """Measure a published series of checkpoints and write the report."""
+    needed = [*NEEDS_OF_SERIES, *(["transformers"] if options.attention else [])]
+    if missing := [name for name in needed if find_spec(name) is None]:
+        raise BookError(
+            f"measure --model needs {', '.join(missing)}, which context-staircase[series] brings: "
+            'in your clone, pip install -e ".[series]"',
+            Exit.MISSING,
+        )
+    if not options.revisions:
+        raise ParameterError("--revisions: expected names such as step0 step512.")
+    sizes = {name: getattr(options, name) for name in ("windows", "length")}
+    sizes = {name: value for name, value in sizes.items() if value is not None}
+    if sizes and not options.attention:
+        raise ParameterError(f"--{next(iter(sizes))}: only with --attention.")
+    for name, value in (("tokens", options.tokens), ("limit", options.limit), *sizes.items()):
+        least = {"tokens": 20, "limit": 1, "windows": 3, "length": 2}[name]
+        if value is not None and value < least:
+            raise ParameterError(f"--{name}: expected {least} or more, got {value}.")
+    name = "".join(c if c.isalnum() else "-" for c in Path(options.model).name) or "model"
+    report = options.output or Path(f"{name}.html")
+    check_writable(report)
+
+    from . import series_report
+    from .language import series
+    from .language.corpus import CorpusError
+    from .language.tokens import prepared
+
+    def tell(what: str) -> None:
+        print(what, file=sys.stderr, flush=True)
+
+    corpus = options.corpus or "english"
+    try:
+        checkpoints = series.open_series(options.model, options.revisions)
+        for checkpoint in checkpoints:  # before any text is read
+            series.embedding_shape(checkpoint, options.tensor)
+        tokenizer = options.tokenizer or series.tokenizer_file(checkpoints)
+        tell(f"tokens of {corpus} with {tokenizer}")
+        tokens = prepared(corpus, tokenizer=tokenizer, limit=options.limit)
+        measured = series.measure(
+            checkpoints,
+            tokens,
+            number=options.tokens or 300,
+            attention=options.attention,
+            **sizes,
+            tensor=options.tensor,
+            workers=os.cpu_count() or 1,
+            progress=tell,
+        )
+    except series.SeriesError as error:
+        raise BookError(str(error), Exit.MISSING) from None
+    except (CorpusError, ValueError) as error:
+        raise ParameterError(str(error)) from None
+    made = {"command": shlex.join(["python", "-m", "staircase_lib", *sys.argv[1:]])}
+    made |= {name: version(name) for name in ("torch", "safetensors", "tokenizers")}
+    write_report(report, series_report.write_html(measured, {"corpus": corpus, **made}))
+    if options.json:
+        print(printable_json({**measured.facts, "rows": series_report.plain_rows(measured.rows)}))
     else:
         print(f"The report: {report.resolve().as_uri()}")
 
@@ -477,6 +674,129 @@ def count_corpus(root: Path, options: argparse.Namespace) -> None:
         write_report(options.output, page)
         print(f"The report: {options.output.resolve().as_uri()}", file=sys.stderr)
     print(printable_json(found) if options.json else _in_words(found))
+
+
+def pretrain_model(root: Path, options: argparse.Namespace) -> None:
+    """Say what a training run costs, then train, or go on with it."""
+    from . import models
+    from .language import checkpoints, configurations, folders, processes
+    from .language.corpus import CorpusError
+    from .language.pretrain import PretrainConfig, cost, pretrain, tokenizer_hash
+
+    make = getattr(configurations, options.size)
+    padded = options.size == "paper_700m" and options.tokenizer == "qwen"
+    given = {"length": options.length} if options.length else {}
+    given |= {"epsilon": options.epsilon}
+    name = Path(options.corpus).name.replace(":", "-") or "corpus"
+    folder = options.folder or Path(f"{name}.pretrain")
+    tell = _Counter(sys.stderr)
+    with processes.together() as device:
+        first = processes.rank() == 0
+        try:
+            vocab_size = options.vocab_size or (PADDED if options.size == "paper_700m" else 16384)
+            sketch = configurations.unallocated(make, vocab_size, **given)
+            wanted = ("steps", "batch", "lr", "seed", "accumulate", "precision", "compile")
+            wanted = (*wanted, "weight_decay", "checkpoint_every", "measure_every")
+            config = PretrainConfig(
+                **{name: getattr(options, name) for name in wanted},
+                length=sketch.length,
+                warmup=options.steps // 50 if options.warmup is None else options.warmup,
+            )
+            if first:
+                print(_cost_in_words(cost(sketch, config), vocab_size, options.rate), flush=True)
+            if options.estimate:
+                return
+            if not options.resume and checkpoints.latest(folder):
+                raise ParameterError(
+                    f"--folder {folder}: holds a run; give --resume to go on with it, or another "
+                    f"folder."
+                )
+            tokens = processes.on_first(
+                lambda: _tokens(options, folder, lambda done: tell(done, None, "tokens written"))
+            )
+            model = make(PADDED if padded else tokens.vocab_size, **given)
+            models.initialize_(model, options.gamma, models.seeded([options.seed]))
+            trained_on, held = _split(tokens.ids, options.held_out, model.length)
+            observe, chosen = None, ()
+            if options.anchors:
+                observe, chosen = _observer(tokens, trained_on, held, model.length, options)
+            history = pretrain(
+                model.to(device),
+                trained_on,
+                replace(config, keep_rows=chosen),
+                folder=folder,
+                observe=observe,
+                progress=tell,
+                vocabulary=tokenizer_hash(tokens),
+            )
+        except (CorpusError, ValueError) as error:
+            raise ParameterError(str(error)) from None
+        except folders.FolderInUse as error:
+            raise BookError(str(error), Exit.IN_USE) from None
+        except (checkpoints.CheckpointError, FloatingPointError, MemoryError) as error:
+            raise BookError(str(error)) from None
+        if first:
+            print(*history.notes, sep="\n", end="\n" if history.notes else "", file=sys.stderr)
+            print(f"loss {history.losses[-1, 0]:.4f} after {config.steps:,} steps; {folder}")
+
+
+def _split(ids: Any, share: float, length: int) -> tuple[Any, Any]:
+    """Ids to train on, and those that are held out."""
+    if not 0 <= share < 1:
+        raise ValueError(f"held-out: expected a share from 0 to below 1, got {share}.")
+    cut = round(len(ids) * (1 - share))
+    if share and len(ids) - cut < length:
+        raise ValueError(
+            f"held-out: expected {length} ids at least, one sequence, got {len(ids) - cut}; raise "
+            f"--held-out, or take a longer text."
+        )
+    return ids[:cut], ids[cut:]
+
+
+def _observer(
+    tokens: Any, ids: Any, held: Any, length: int, options: argparse.Namespace
+) -> tuple[Callable[[int, Any], Any], tuple[int, ...]]:
+    """What compares a model with signatures of the most frequent tokens; these tokens."""
+    from .language import observables, processes
+
+    known: dict[str, Any] = {}
+
+    def count() -> tuple[int, ...]:
+        number = min(options.anchors, tokens.vocab_size - 1)
+        counts = observables.count_corpus(
+            ids, tokens.vocab_size, number, separator=tokens.separator, triples=False
+        )
+        known["signatures"] = observables.references(counts)
+        if len(held):
+            known["places"] = observables.sample_windows(held, length, seed=options.seed)
+            known["heard"] = observables.attention_reference(counts, *known["places"])
+        return tuple(int(token) for token in counts.tokens)
+
+    chosen = processes.on_first(count)
+
+    def observe(step: int, model: Any) -> Any:
+        embeddings = model.W_E[list(chosen)].float().cpu().numpy()
+        rows = observables.alignment_rows(embeddings, known["signatures"])
+        if len(held):
+            written = observables.read_attention(model, *known["places"])
+            rows = [*rows, *observables.attention_rows(*written, known["heard"])]
+        return rows
+
+    return observe, chosen
+
+
+def _cost_in_words(found: dict[str, float], vocab_size: int, rate: float | None) -> str:
+    lines = [
+        f"{found['parameters']:>18,}  parameters with a vocabulary of {vocab_size:,}",
+        f"{found['tokens']:>18,}  tokens read",
+        f"{found['flops']:>18.3g}  floating-point operations",
+        f"{found['state_bytes'] / 1e9:>18.3g}  GB of parameters, gradients and averages",
+        f"{found['checkpoint_bytes'] / 1e9:>18.3g}  GB a checkpoint",
+    ]
+    if rate:
+        hours = found["flops"] / (rate * 1e12) / 3600
+        lines.append(f"{hours:>18.3g}  hours at {rate:g} TFLOP/s")
+    return "\n".join(lines)
 
 
 def _tokens(options: argparse.Namespace, folder: Path, progress: Callable[[int], None]) -> Any:
@@ -588,6 +908,7 @@ def write_report(file: Path, page: str) -> None:
 
 COMMANDS = {
     "count": count_corpus,
+    "pretrain": pretrain_model,
     "measure": measure_task,
     "run": run_chapter,
     "book": build_book,
