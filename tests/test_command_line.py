@@ -68,7 +68,7 @@ MAY_IMPORT = {
     "pages": {"nbformat", "yaml", "freshness", "chapters"},
     "book": {"nbformat", "claims", "freshness", "chapters", "notebooks", "pages"},
     "__main__": {
-        *("book", "claims", "chapters", "notebooks"),
+        *("book", "claims", "chapters", "notebooks", "models"),
         *("task_files", "measurement", "report", "corpus_report", "language", "printable"),
     },
 }
