@@ -13,6 +13,7 @@ from staircase_lib.language.configurations import (
     tiny,
     unallocated,
 )
+from staircase_lib.language.precision import epsilon_share
 from staircase_lib.language.transformer import Transformer
 
 
@@ -35,6 +36,13 @@ def test_the_paper_s_model_has_its_parameters(settings, billions):
     assert counts["positions"] == 0
     sizes = {"blocks": 24, "d": 1024, "heads": 16, "hidden": 4096}
     assert {name: model.settings[name] for name in sizes} == sizes
+
+
+def test_epsilon_is_small_beside_an_embedding_at_every_size():
+    """At gamma = 1; the usual 1e-6 is half of what the norm of the large model divides by."""
+    for model in (unallocated(tiny, 100), unallocated(small, 100), unallocated(paper_700m)):
+        assert epsilon_share(model.d**-2.0, model.epsilon) < 0.1
+    assert epsilon_share(1024**-2.0, 1e-6) > 0.5 and epsilon_share(1024**-2.4, 1e-6) > 0.9
 
 
 def test_cost_of_the_paper_s_run():

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from staircase_lib import models
+from staircase_lib.language.block import rms_norm
 from staircase_lib.language.configurations import tiny
 from staircase_lib.language.precision import check_precision, epsilon_share
-from staircase_lib.language.transformer import rms_norm
 
 TOKENS = torch.randint(200, (4, 17), generator=torch.Generator().manual_seed(0))
 

@@ -5,6 +5,11 @@ are still zero. All have rotary positions, SwiGLU and an unembedding of their ow
 otherwise: of the variants of 24 blocks of width 1024 with 16 heads and hidden width 4096, this is
 the one that has the 0.7 billion parameters that the paper states; which it used, it does not say.
 
+**Epsilon** of the norms is ours as well, and shrinks with the width: 1e-5, 1e-6 and 1e-8. An
+embedding's mean square starts at :math:`d^{-2\gamma}`, which is 2e-4, 1.5e-5 and 9.5e-7 for
+:math:`\gamma=1`; epsilon lies well below, so that the norm does the same at every size. With the
+usual 1e-6 or 1e-5 the large model would hardly be normalised at its start.
+
 >>> model = unallocated(paper_700m)
 >>> parameter_count(model)["total"]
 713818112
@@ -41,8 +46,8 @@ def tiny(vocab_size: int, length: int = 128, **settings: Any) -> Transformer:
         Any other of :class:`~staircase_lib.language.transformer.Transformer`, to differ from what
         is described here.
     """
-    sizes = {"d": 64, "blocks": 2, "heads": 4, "positions": "rotary", "ffn": "swiglu"}
-    return Transformer(vocab_size, length=length, **{**sizes, **settings})
+    sizes = {"d": 64, "blocks": 2, "heads": 4, "epsilon": 1e-5}
+    return _llama(vocab_size, length, **{**sizes, **settings})
 
 
 def small(vocab_size: int, length: int = 256, **settings: Any) -> Transformer:
@@ -53,8 +58,8 @@ def small(vocab_size: int, length: int = 256, **settings: Any) -> Transformer:
     vocab_size, length, **settings
         As in :func:`tiny`.
     """
-    sizes = {"d": 256, "blocks": 6, "heads": 8, "positions": "rotary", "ffn": "swiglu"}
-    return Transformer(vocab_size, length=length, **{**sizes, **settings})
+    sizes = {"d": 256, "blocks": 6, "heads": 8, "epsilon": 1e-6}
+    return _llama(vocab_size, length, **{**sizes, **settings})
 
 
 def paper_700m(vocab_size: int = 151_936, length: int = 2048, **settings: Any) -> Transformer:
@@ -70,8 +75,14 @@ def paper_700m(vocab_size: int = 151_936, length: int = 2048, **settings: Any) -
     **settings
         As in :func:`tiny`.
     """
-    sizes = {"d": 1024, "blocks": 24, "heads": 16, "positions": "rotary", "ffn": "swiglu"}
-    return Transformer(vocab_size, length=length, **{**sizes, **settings})
+    sizes = {"d": 1024, "blocks": 24, "heads": 16, "epsilon": 1e-8}
+    return _llama(vocab_size, length, **{**sizes, **settings})
+
+
+def _llama(vocab_size: int, length: int, **settings: Any) -> Transformer:
+    """With the variants that all of them have."""
+    variant = {"positions": "rotary", "ffn": "swiglu"}
+    return Transformer(vocab_size, length=length, **{**variant, **settings})
 
 
 def unallocated(make: Callable[..., Transformer], *args: Any, **settings: Any) -> Transformer:

@@ -15,6 +15,7 @@ not there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,7 +24,38 @@ from torch.autograd.function import once_differentiable
 
 from staircase_lib.models import check_sizes
 
-__all__ = ["chunked_cross_entropy"]
+__all__ = ["chunked_cross_entropy", "take_residual"]
+
+#: Turns logits into losses and residuals; :func:`take_residual`, or that compiled.
+TakeResidual = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def take_residual(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Cross-entropy and residual of some logits, which are overwritten.
+
+    Parameters
+    ----------
+    logits : Tensor, shape (R, c, V)
+    targets : int64 Tensor, shape (R, c)
+
+    Returns
+    -------
+    loss : Tensor, shape (R, c)
+        In float32 at least.
+    residual : Tensor, shape (R, c, V)
+        :math:`\mathrm{softmax}(f)-e_y`, in the type of the logits.
+    """
+    dtype, targets = logits.dtype, targets.unsqueeze(-1)
+    f = logits.to(torch.promote_types(dtype, torch.float32))
+    f = f.sub_(f.amax(-1, keepdim=True))
+    own = f.gather(-1, targets)
+    f = f.exp_()
+    sums = f.sum(-1, keepdim=True)
+    loss = sums.log() - own
+    residual = f.div_(sums).to(dtype)
+    # P(y) - 1 without cancellation, also where P(y) is rounded to one.
+    residual = residual.scatter_(-1, targets, torch.expm1(-loss).to(dtype))
+    return loss.squeeze(-1), residual
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -38,6 +70,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         chunk: int,
         dtype: torch.dtype,
         with_gradient: bool,
+        residual_of: TakeResidual,
     ) -> Tensor:
         positions = states.shape[-2]
         wide = torch.promote_types(dtype, torch.float32)
@@ -48,15 +81,11 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             at_readout = torch.zeros_like(readout, dtype=wide)
         for start in range(0, positions, chunk):
             rows = slice(start, start + chunk)
-            part, target = x[:, rows], targets[:, rows, None]
-            logits = (part @ W).to(wide)
-            normaliser = logits.logsumexp(-1, keepdim=True)
-            total += (normaliser - logits.gather(-1, target)).sum((-2, -1))
+            part = x[:, rows]
+            losses, residual = residual_of(part @ W, targets[:, rows])
+            total += losses.sum(-1)
             if not with_gradient:
                 continue
-            residual = logits.sub_(normaliser).exp_()  # in place: softmax(f), then minus e_y
-            residual.scatter_add_(-1, target, residual.new_full((1, 1, 1), -1).expand_as(target))
-            residual = residual.to(dtype)
             at_states[:, rows] = residual @ W.mT
             if dtype == wide:
                 at_readout.baddbmm_(part.mT, residual)
@@ -72,11 +101,16 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         at_states, at_readout = ctx.saved_tensors
         pull = (pull / at_states.shape[-2])[:, None, None]
         states = at_states * pull.to(at_states.dtype)
-        return states, at_readout * pull, None, None, None, None
+        return states, at_readout * pull, None, None, None, None, None
 
 
 def chunked_cross_entropy(
-    states: Tensor, readout: Tensor, targets: Tensor, chunk: int = 1024
+    states: Tensor,
+    readout: Tensor,
+    targets: Tensor,
+    chunk: int = 512,
+    *,
+    residual_of: TakeResidual = take_residual,
 ) -> Tensor:
     """Mean cross-entropy of the logits ``states @ readout``, and its gradients, chunk by chunk.
 
@@ -88,7 +122,11 @@ def chunked_cross_entropy(
     targets : int64 Tensor, shape (N,) or (R, N)
         One for all runs, or one for each.
     chunk : int
-        Positions at a time; memory for logits is ``2*R*chunk*V`` numbers.
+        Positions at a time; memory for logits is ``2*R*chunk*V`` numbers. A processor is fastest
+        with logits of about the size of its cache, a GPU with thousands of positions.
+    residual_of : callable
+        :func:`take_residual`, or that compiled: on a GPU it then reads and writes the logits a few
+        times less.
 
     Returns
     -------
@@ -118,5 +156,7 @@ def chunked_cross_entropy(
     targets = targets.expand(states.shape[:-1])
     if not runs:
         states, readout, targets = states[None], readout[None], targets[None]
-    losses = _ChunkedCrossEntropy.apply(states, readout, targets, chunk, dtype, with_gradient)
+    losses = _ChunkedCrossEntropy.apply(
+        states, readout, targets, chunk, dtype, with_gradient, residual_of
+    )
     return losses if runs else losses.squeeze(0)
