@@ -107,7 +107,8 @@ def token_scatter(
     size = 30 if len(rows) <= 300 else 12
     dots = base.mark_point(filled=True, size=size, opacity=0.75).encode(color=color, tooltip=tips)
     layers = [dots]
-    for side, align, shift in ((False, "left", 5), (True, "right", -5)):
+    sides: Any = ((False, "left", 5), (True, "right", -5))
+    for side, align, shift in sides:
         shown = base.transform_filter(f"datum.left === {str(side).lower()} && datum.room <= width")
         text = shown.mark_text(style="direct-label", align=align, dx=shift)
         layers.append(text.encode(text="name:N", tooltip=alt.value(None)))
