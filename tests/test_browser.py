@@ -66,7 +66,8 @@ class Visit:
 
     def __init__(self, browser: Browser, path: Path, width: int = 1440, **options: Any) -> None:
         size: Any = {"width": width, "height": 900}
-        self.context = browser.new_context(viewport=size, color_scheme="light", **options)
+        options = {"color_scheme": "light", **options}
+        self.context = browser.new_context(viewport=size, **options)
         self.requests: list[str] = []
         self.complaints: list[str] = []
         self.context.route("**/*", self._only_from_disk)

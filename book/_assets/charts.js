@@ -134,7 +134,10 @@
     drawn.set(box, { view: result.view, about, result, room, hasRule });
     if (about.slider) prepareSlider(box, result.view, about);
     if (moments.has(about.clock)) await show(drawn.get(box), moments.get(about.clock));
+    // The box has the text that tells what the picture shows; its marks are not told one by one.
+    for (const svg of box.querySelectorAll(".sc-view svg")) svg.setAttribute("aria-hidden", "true");
     box.dataset.state = "drawn";
+    document.dispatchEvent(new Event("sc-drawn"));
   }
 
   /* What a reader has set with a slider, a menu, buttons or a click outlives a new drawing. */

@@ -1,12 +1,14 @@
-"""The directive ``{run-records}``: how each chapter of this site was last executed.
+"""How each chapter of this site was last executed: a line at its end, and all in one table.
 
-The runner writes ``runs.json`` beside the pages' sources; without it, as after a plain
-``jupyter-book build .``, the page says so.
+The runner writes ``runs.json`` beside the pages' sources. Without it, as after a plain
+``jupyter-book build .``, pages have no such line, and the directive ``{run-records}`` says so.
 """
 
 from __future__ import annotations
 
 import json
+import posixpath
+from html import escape
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,17 +19,22 @@ from sphinx.util.docutils import SphinxDirective
 COLUMNS = ("chapter", "state", "profile", "commit", "date", "time", "memory", "device", "versions")
 
 
+def read_records(source: str | Path) -> list[dict[str, Any]]:
+    """Rows of ``staircase_lib.book.status_rows`` beside the sources; none without the file."""
+    path = Path(source) / "runs.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+
+
 class RunRecords(SphinxDirective):
     """A table with a row for each executed chapter."""
 
     def run(self) -> list[nodes.Node]:
         """The table, or a sentence that says why there is none."""
-        path = Path(self.env.srcdir) / "runs.json"
-        if not path.is_file():
+        records = read_records(self.env.srcdir)
+        if not records:
             text = "These pages were built without the runner of this project: no run is on record."
             return [nodes.paragraph(text=text)]
-        self.env.note_dependency(str(path))
-        rows = [_cells(row) for row in json.loads(path.read_text(encoding="utf-8"))]
+        rows = [_cells(row) for row in records]
         body = [_row([nodes.Text(text) for text in row]) for row in rows]
         head = _row([nodes.Text(name) for name in COLUMNS])
         group = nodes.tgroup(
@@ -58,7 +65,29 @@ def _row(cells: list[nodes.Text]) -> nodes.row:
     return nodes.row("", *cast(list[nodes.Node], entries))
 
 
+def add_line(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """Say at the end of an executed page when and how it was made, and how to do it again."""
+    name = posixpath.basename(pagename)
+    rows = [row for row in read_records(app.srcdir) if row["chapter"] == name and "date" in row]
+    if not rows or "body" not in context:
+        return
+    row = {key: escape(str(value)) for key, value in rows[0].items()}
+    command = f"python -m staircase_lib run {row['chapter']} --profile {row['profile']}"
+    listed = "book/E_running"
+    where = "All runs"
+    if listed in app.env.found_docs:
+        where = f'<a href="{context["pathto"](listed)}">All runs</a>'
+    context["body"] += (
+        f'<p class="sc-made">Executed {row["date"][:16].replace("T", " ")} UTC at profile '
+        f"{row['profile']}, commit {row['commit']}, in {rows[0]['seconds']:.0f} s on "
+        f"{row['device']}. To execute it yourself: <code>{command}</code>. {where}.</p>"
+    )
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
+    app.connect("html-page-context", add_line)
     app.add_directive("run-records", RunRecords)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,34 @@
+/* What is wider than its column scrolls in a box of its own; here such boxes can be reached and
+   scrolled with the keyboard. Which are too wide depends on the width of the page. */
+(function () {
+  "use strict";
+
+  const BOXES = "pre, .sc-scroll, .sc-claim, .dataframe, .wide-table, .math, mjx-container, .output, .sc-view";
+
+  function mark() {
+    for (const box of document.querySelectorAll(BOXES)) {
+      const style = getComputedStyle(box);
+      const scrolls = box.scrollWidth > box.clientWidth + 1 && /auto|scroll/.test(style.overflowX);
+      if (scrolls && !box.hasAttribute("tabindex")) {
+        box.tabIndex = 0;
+        box.dataset.scFocusable = "";
+      } else if (!scrolls && "scFocusable" in box.dataset) {
+        box.removeAttribute("tabindex");
+        delete box.dataset.scFocusable;
+      }
+    }
+  }
+
+  let due = 0;
+  function soon() {
+    cancelAnimationFrame(due);
+    due = requestAnimationFrame(mark);
+  }
+
+  window.addEventListener("load", () => {
+    soon();
+    window.MathJax?.startup?.promise?.then(soon); // equations get their width when they are set
+  });
+  window.addEventListener("resize", soon);
+  document.addEventListener("sc-drawn", soon);
+})();

@@ -1,0 +1,30 @@
+"""Roles that assistive technology does not understand, taken out of the pages.
+
+Docutils writes bibliographies as a list whose entries have a role of their own, deprecated since
+ARIA 1.2, and a list without list items is announced as empty.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sphinx.application import Sphinx
+
+ROLES = (' role="doc-biblioentry"', ' role="list"')
+
+
+def remove_roles(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """Write citations without the roles."""
+    body = context.get("body", "")
+    if 'class="citation-list"' in body:
+        for role in ROLES:
+            body = body.replace(role, "")
+        context["body"] = body
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register with Sphinx."""
+    app.connect("html-page-context", remove_roles)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
