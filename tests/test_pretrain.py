@@ -1,5 +1,6 @@
 """Pretraining: what a step reads and does, and that a killed run loses nothing."""
 
+import errno
 import json
 import os
 import signal
@@ -415,6 +416,26 @@ def test_memory_that_is_short_is_told_with_what_to_lower(ids, monkeypatch, tmp_p
     resumed = pretrain(make(), ids, replace(CONFIG, accumulate=2), folder=tmp_path)
     assert resumed.started == 3
     np.testing.assert_allclose(resumed.losses, pretrain(make(), ids, CONFIG).losses, rtol=1e-5)
+
+
+def test_a_full_disk_stops_the_run_and_takes_no_checkpoint_with_it(ids, tmp_path, monkeypatch):
+    real, sizes = os.fsync, []
+
+    def full(descriptor):
+        sizes.append(descriptor)
+        if len(sizes) > 12:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)  # called by torch for each file, and by us
+    with pytest.raises(OSError, match="No space left"):
+        pretrain(make(), ids, CONFIG, folder=tmp_path)
+    assert not (tmp_path / "checkpoints/.writing").exists()
+    newest = checkpoints.latest(tmp_path)
+    assert newest is not None and 0 < checkpoints.check(newest) < 10
+    monkeypatch.undo()
+    resumed = pretrain(make(), ids, CONFIG, folder=tmp_path)
+    np.testing.assert_array_equal(resumed.losses, pretrain(make(), ids, CONFIG).losses)
 
 
 @pytest.fixture

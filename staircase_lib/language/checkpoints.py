@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader,
     HuggingFaceStorageWriter,
@@ -107,6 +108,11 @@ def save(
     -------
     Path
         Of the checkpoint.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written, in every process; the old ones are as they were.
     """
     place = folder / "checkpoints"
     writing, target = place / ".writing", place / f"step-{step:08d}"
@@ -139,8 +145,12 @@ def save(
 
     on_first(begin)
     writer = HuggingFaceStorageWriter(str(writing), save_distributed=True)
-    _alone_or_not(save_tensors, {**tensors}, storage_writer=writer)
-    on_first(finish)
+    try:
+        _alone_or_not(save_tensors, {**tensors}, storage_writer=writer)
+        on_first(finish)
+    except OSError:
+        on_first(lambda: shutil.rmtree(writing, ignore_errors=True))  # a full disk gets room again
+        raise
     return target
 
 
@@ -245,7 +255,13 @@ def _alone_or_not(work: Any, tensors: dict[str, Tensor], **storage: Any) -> None
     with warnings.catch_warnings(), torch.no_grad():
         # torch says that it works without other processes, as it is told to.
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        work(tensors, no_dist=count() == 1, **storage)
+        try:
+            work(tensors, no_dist=count() == 1, **storage)
+        except CheckpointException as failed:  # what went wrong in some process, in every one
+            (process, (error, _)), *_ = failed.failures.items()
+            if isinstance(error, OSError | KeyboardInterrupt):
+                raise error from None
+            raise CheckpointError(f"process {process}: {error}") from error
 
 
 def _header(checkpoint: Path) -> dict[str, Any]:

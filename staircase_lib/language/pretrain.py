@@ -16,7 +16,8 @@ about 1e-5 of their value over tens of steps in float32 (in long runs they drift
 two such runs do).
 
 **Several processes.** Under ``torchrun`` every block of the model is sharded by FSDP2, and each
-process reads its share of the batch; see :mod:`staircase_lib.language.processes`.
+process reads its share of the batch; see :mod:`staircase_lib.language.processes`. Measured is a
+whole copy of the model in the first process, which the others wait for.
 
 Shapes: ``R`` runs, ``T`` steps, ``S`` measured steps, ``A`` chosen tokens, ``d`` width.
 """
@@ -438,13 +439,15 @@ class _Run:
                 begun = time.perf_counter()
                 if step < config.steps:
                     self.gradients(step)
-                seconds += time.perf_counter() - begun
+                spent = time.perf_counter() - begun
                 # Saved is what has a finite gradient: a run that has diverged leaves no checkpoint.
                 if step in save and step > start and self.folder is not None:
                     self.save(step)
                 if step == config.steps:
                     break
+                begun = time.perf_counter()
                 self.move(step)
+                seconds += spent + time.perf_counter() - begun
             done = step + 1 - start
             rate = done * config.batch * config.length * self.runs / seconds
             if progress and rank() == 0:

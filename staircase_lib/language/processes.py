@@ -1,7 +1,8 @@
 """One training run in several processes: who is who, and what only the first one does.
 
-Started by ``torchrun``, the processes find each other by gloo on CPUs and by NCCL on GPUs. Started
-as an ordinary program there is one process, and nothing here does anything.
+Started by ``torchrun``, the processes find each other by gloo on CPUs and by NCCL on GPUs; on
+several machines they need a file system in common. Started as an ordinary program there is one
+process, and nothing here does anything.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ __all__ = ["count", "on_first", "rank", "together"]
 
 T = TypeVar("T")
 
-#: How long the others wait while the first process measures or writes.
+#: How long the others wait while the first process measures or writes. Texts that take longer to
+#: become token ids are made into these beforehand, by one process.
 PATIENCE = timedelta(hours=2)
 
 
