@@ -32,7 +32,7 @@ def violations(visit: Visit, axe: str) -> list[str]:
     visit.page.wait_for_timeout(300)  # charts that are fitted to the width once more
     visit.page.evaluate(axe)
     found: list[dict[str, Any]] = visit.page.evaluate(
-        "axe.run({ resultTypes: ['violations'], preload: false }).then((result) => result.violations)"
+        "axe.run({ resultTypes: ['violations'], preload: false }).then((told) => told.violations)"
     )
     return [
         f"{rule['id']}, {len(rule['nodes'])} places: {rule['nodes'][0]['html'][:200]}"

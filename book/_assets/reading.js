@@ -8,7 +8,7 @@
   function mark() {
     for (const box of document.querySelectorAll(BOXES)) {
       const style = getComputedStyle(box);
-      const scrolls = box.scrollWidth > box.clientWidth + 1 && /auto|scroll/.test(style.overflowX);
+      const scrolls = box.scrollWidth > box.clientWidth && /auto|scroll/.test(style.overflowX);
       if (scrolls && !box.hasAttribute("tabindex")) {
         box.tabIndex = 0;
         box.dataset.scFocusable = "";
