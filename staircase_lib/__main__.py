@@ -684,7 +684,7 @@ def pretrain_model(root: Path, options: argparse.Namespace) -> None:
     from .language.pretrain import PretrainConfig, cost, pretrain, tokenizer_hash
 
     make = getattr(configurations, options.size)
-    padded = options.size == "paper_700m" and options.tokenizer == "qwen"
+    padded = options.size == "paper_700m" and options.vocab_size is None
     given = {"length": options.length} if options.length else {}
     given |= {"epsilon": options.epsilon}
     name = Path(options.corpus).name.replace(":", "-") or "corpus"
@@ -693,7 +693,7 @@ def pretrain_model(root: Path, options: argparse.Namespace) -> None:
     with processes.together() as device:
         first = processes.rank() == 0
         try:
-            vocab_size = options.vocab_size or (PADDED if options.size == "paper_700m" else 16384)
+            vocab_size = PADDED if padded else options.vocab_size or 16384
             sketch = configurations.unallocated(make, vocab_size, **given)
             wanted = ("steps", "batch", "lr", "seed", "accumulate", "precision", "compile")
             wanted = (*wanted, "weight_decay", "checkpoint_every", "measure_every")
@@ -714,7 +714,7 @@ def pretrain_model(root: Path, options: argparse.Namespace) -> None:
             tokens = processes.on_first(
                 lambda: _tokens(options, folder, lambda done: tell(done, None, "tokens written"))
             )
-            model = make(PADDED if padded else tokens.vocab_size, **given)
+            model = make(max(PADDED, tokens.vocab_size) if padded else tokens.vocab_size, **given)
             models.initialize_(model, options.gamma, models.seeded([options.seed]))
             trained_on, held = _split(tokens.ids, options.held_out, model.length)
             observe, chosen = None, ()
