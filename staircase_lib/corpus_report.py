@@ -81,9 +81,10 @@ def map_chart(
 ) -> Any:
     """Two principal components of the signatures, as a map; default: of the most frequent."""
     rows = _frequent(tokens, counts, least, _MOST_MAPPED) if chosen is None else _ids(chosen)
-    if len(rows) < 3:
+    signature = _directions(counts, form, rows)
+    if min(signature.shape) < 3:  # no two directions to speak of
         return None
-    points, explained = pca(_directions(counts, form, rows), 2)
+    points, explained = pca(signature, 2)
     place = pd.DataFrame({"name": tokens.texts(rows), "x": points[:, 0], "y": points[:, 1]})
     share = f"variance {explained[0]:.0%} + {explained[1]:.0%}"
     return figures.token_scatter(place, x_title="", y_title="", square=True, title=share)
@@ -106,7 +107,7 @@ def similarity_chart(
     if chosen is None:
         order = _side_by_side(similarity)
         rows, similarity = rows[order], similarity[np.ix_(order, order)]
-    return figures.similarity_heatmap([0], similarity, tokens.texts(rows), axis_title="token")
+    return figures.similarity_heatmap([0], similarity, tokens.texts(rows), time_title="")
 
 
 def growth_chart(counts: Any) -> Any:

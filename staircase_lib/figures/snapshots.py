@@ -98,9 +98,9 @@ def at_snapshot(
 
 
 def times(steps: Sequence[int], time_title: str) -> str:
-    """The part of a description that tells the snapshots."""
+    """The part of a description that tells the snapshots; a single one may go without a name."""
     if len(steps) == 1:
-        return f", at {time_title} {steps[0]:,}"
+        return f", at {time_title} {steps[0]:,}" if time_title else ""
     return f", at {len(steps)} {time_title}s from {steps[0]:,} to {steps[-1]:,} (slider)"
 
 
