@@ -53,6 +53,7 @@ MAY_IMPORT = {
     },
     "printable": set(),
     "standalone": {"vl_convert", "figures", "printable", "chart_renderer"},
+    "series_report": {"pandas", "figures", "language", "printable", "standalone"},
     "report": {
         *("numpy", "pandas", "signatures", "measurement", "figures", "printable", "standalone"),
     },
@@ -70,6 +71,7 @@ MAY_IMPORT = {
     "__main__": {
         *("book", "claims", "chapters", "notebooks", "models"),
         *("task_files", "measurement", "report", "corpus_report", "language", "printable"),
+        "series_report",
     },
 }
 
