@@ -8,13 +8,18 @@ BIN := .venv/bin
 READY := .venv/.installed
 LAB_SETTINGS := .venv/etc/jupyter/labconfig/default_setting_overrides.json
 
-.PHONY: book test lint format lab serve record clean
+.PHONY: book test bench lint format lab serve record clean
 
 book: $(READY)
 	$(BIN)/python -m staircase_lib book --profile $(PROFILE)
 
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
+# Speed, as ratios to what one would do otherwise; about ten minutes of an idle machine.
+bench: $(READY)
+	$(BIN)/pip install --quiet --no-deps -r benchmarks/requirements.txt
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest benchmarks -o python_files='bench_*.py' --record book/results/benchmarks.json
 
 lint: $(READY)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright

@@ -51,6 +51,9 @@ Form = Literal["probability", "centred", "root", "ppmi"]
 
 # Positions that are fused, and keys whose runs are counted, at once: few enough for the cache.
 _BLOCK = 1 << 16
+# Keys of a shard at most, however much memory there is: the system hands out memory that was used a
+# moment ago faster than fresh memory, by more than a larger shard saves in merging.
+_SHARD = 1 << 25
 # Bytes that counting needs for each key besides the key itself: the length of its run, and a
 # share of what a block needs (masks, selected tokens, places of runs), at most 64 bytes a position.
 _OVERHEAD = 4 + 4
@@ -219,7 +222,7 @@ def count_signatures(
     Notes
     -----
     Time is linear in ``n * window`` but for the sort of a shard's integers. Memory that the caller
-    has not asked for is not taken: a shard has as many positions as ``memory`` allows.
+    has not asked for is not taken: a shard has no more positions than ``memory`` allows.
     """
     ids = _checked_ids(ids)
     if _whole(window):  # no pair is farther apart than the ids are long
@@ -231,8 +234,9 @@ def count_signatures(
         raise ValueError(f"memory: expected bytes, at least {2**20} (1 MB), got {memory!r}.")
     threads = workers if isinstance(workers, int) else _size_of(workers)
     at_once = memory // (threads * plan.bytes_a_position)
-    positions = max(1, min(at_once, 2**31 // len(plan.offsets)))  # a run's length has 32 bits
-    spans = _spans(len(ids), min(positions, -(-len(ids) // threads) or 1))
+    positions = max(1, min(at_once, _SHARD // len(plan.offsets)))
+    turns = -(-len(ids) // (positions * threads))  # as many shards for each thread
+    spans = _spans(len(ids), max(1, -(-len(ids) // max(1, turns * threads))))
 
     if folder is None and len(spans) == 1:  # small: no disk at all
         keys, counts = _count(ids, spans[0], plan)
@@ -272,7 +276,7 @@ def bytes_a_position(
 ) -> int:
     """Bytes of `memory` that :func:`count_signatures` takes for a position of a shard.
 
-    A shard has ``memory / (workers * bytes_a_position)`` positions, or fewer if there are fewer.
+    A shard has ``memory / (workers * bytes_a_position)`` positions at most.
     """
     return _plan(vocab_size, order, tokens, window, None, None).bytes_a_position
 

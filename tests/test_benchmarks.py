@@ -1,0 +1,80 @@
+"""What the benchmarks compare with computes the same, or their ratios would mean nothing."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from staircase_lib.language.counting import count_signatures
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+V = 50
+
+
+@pytest.fixture(scope="module")
+def references():
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        import references
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+    return references
+
+
+@pytest.fixture(scope="module")
+def ids():
+    """A few documents; token 0 ends each."""
+    return np.random.default_rng(0).integers(0, V, 4_000).astype(np.uint16) // 2 * 2
+
+
+def equal(found, expected):
+    return all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    "name", ["numpy_unique", "numpy_unique_32", "scipy_matrix", "arrow_group_by"]
+)
+def test_arrays(references, ids, name):
+    found = getattr(references, name)(ids, V)
+    assert equal(found, references.of_matrix(count_signatures(ids, V)))
+    # Wrong variant: document boundaries make a difference, so the two are not to be compared.
+    assert not equal(found, references.of_matrix(count_signatures(ids, V, separator=0)))
+
+
+def test_triples(references, ids):
+    anchors = np.array([4, 2, 30])
+    pairs, times = references.numpy_unique_triples(ids, V, anchors)
+    found = count_signatures(ids, V, 1, anchors)
+    token, before, after = found.coords
+    assert np.array_equal(pairs, (token.astype(np.int64) * V + before) * V + after)
+    assert np.array_equal(times, found.data)
+
+
+@pytest.mark.parametrize("name", ["duckdb_pairs", "duckdb_fused"])
+def test_database(references, ids, name):
+    pytest.importorskip("duckdb")
+    with references.duckdb_input(ids, V, threads=1) as base:
+        found = getattr(references, name)(base, V)
+    assert equal(found, references.of_matrix(count_signatures(ids, V)))
+
+
+def test_tokengrams(references, ids, tmp_path):
+    try:
+        references.tokengrams()
+    except ModuleNotFoundError:
+        pytest.skip("tokengrams is not installed")
+    path = tmp_path / "ids.bin"
+    ids.tofile(path)
+    found = references.tokengrams_pairs(path, V)
+    assert equal(found, references.of_matrix(count_signatures(ids, V)))
+
+
+def test_kenlm(references, ids, tmp_path):
+    program = references.kenlm()
+    if program is None:
+        pytest.skip("KenLM's count_ngrams is not here")
+    text = tmp_path / "text"
+    references.kenlm_input(ids, 0, text)
+    found = references.kenlm_pairs(program, text, V)
+    assert equal(found, references.of_matrix(count_signatures(ids, V, separator=0)))
