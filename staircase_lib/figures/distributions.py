@@ -12,9 +12,11 @@ from staircase_lib.figures import style
 from staircase_lib.figures.snapshots import (
     assemble,
     at_snapshot,
+    label_names,
     times,
 )
 from staircase_lib.figures.tables import require_columns, require_finite, require_single
+from staircase_lib.printable import printable
 
 _PROBABILITY = 100_000
 
@@ -64,7 +66,7 @@ def distributions(
         )
     labels = sorted(table["label"].unique())
     place = {label: k for k, label in enumerate(labels)}
-    names = [str(label) for label in labels]
+    names = label_names(labels, len(labels))
     stepped = "step" in table and bool(table["step"].notna().any())
     steps = sorted(int(s) for s in table["step"].dropna().unique()) if stepped else [0]
     top = max(table["probability"]) * 1.05
@@ -120,7 +122,7 @@ def distributions(
             line = base.mark_line(point=dots, strokeWidth=1.6)
             layers.append(base.mark_bar() if k == 0 else line)
         chart = alt.layer(*layers).properties(width=width, height=130)
-        return chart.properties(title=f"{token_title}{token}")
+        return chart.properties(title=token_title + printable(str(token)))
 
     charts = [panel(token, k >= len(tokens) - 2) for k, token in enumerate(tokens)]
     description = (
@@ -163,10 +165,15 @@ def signature_bars(
         raise ValueError(
             f"signature_bars expects at most 12 tokens, got {len(tokens)}. Choose some of them."
         )
-    names = [str(label) for label in labels]
+    names = label_names(labels, len(labels))
     ticks, upright = style.tick_positions(names, 580)
     rows = [
-        {"token": tokens.index(t), "k": labels.index(v), "p": float(f"{p:.4g}"), "name": str(v)}
+        {
+            "token": tokens.index(t),
+            "k": labels.index(v),
+            "p": float(f"{p:.4g}"),
+            "name": names[labels.index(v)],
+        }
         for t, v, p in zip(table["token"], table["label"], table["probability"], strict=True)
     ]
     chart = (
@@ -197,7 +204,7 @@ def signature_bars(
         )
         .add_params(
             alt.param(name="names", value=names),
-            alt.param(name="tokens", value=[f"{token_title}{t}" for t in tokens]),
+            alt.param(name="tokens", value=[token_title + t for t in label_names(tokens, len(tokens))]),
         )
     )  # fmt: skip
     description = (

@@ -17,6 +17,8 @@ from typing import Any
 import altair as alt
 import numpy as np
 
+from staircase_lib.printable import printable
+
 VEGALITE_MIME = "application/vnd.vegalite.v5+json"
 TEXT_WIDTH = 688
 """Width of the book's text column in pixels; no chart is wider."""
@@ -162,7 +164,7 @@ def finish(
     about: dict[str, Any] = {"clock": clock, "square": square, "cells": cells, "canvas": canvas}
     if steps is not None:
         about["slider"] = {"param": "snapshot", "steps": list(steps), "label": time_title}
-    return chart.properties(description=description, usermeta={"staircase": about})
+    return chart.properties(description=printable(description), usermeta={"staircase": about})
 
 
 def slider_params(steps: Sequence[int], at: int | None, time_title: str) -> list[Any]:
