@@ -166,16 +166,14 @@ def signature_bars(
             f"signature_bars expects at most 12 tokens, got {len(tokens)}. Choose some of them."
         )
     names = label_names(labels, len(labels))
+    titles = [token_title + name for name in label_names(tokens, len(tokens))]
     ticks, upright = style.tick_positions(names, 580)
     rows = [
-        {
-            "token": tokens.index(t),
-            "k": labels.index(v),
-            "p": float(f"{p:.4g}"),
-            "name": names[labels.index(v)],
-        }
+        {"token": tokens.index(t), "k": labels.index(v), "p": float(f"{p:.4g}")}
         for t, v, p in zip(table["token"], table["label"], table["probability"], strict=True)
     ]
+    for row in rows:
+        row["name"] = names[row["k"]]
     chart = (
         alt.Chart(alt.Data(values=rows), width=580, height=42)
         .mark_bar()
@@ -204,7 +202,7 @@ def signature_bars(
         )
         .add_params(
             alt.param(name="names", value=names),
-            alt.param(name="tokens", value=[token_title + t for t in label_names(tokens, len(tokens))]),
+            alt.param(name="tokens", value=titles),
         )
     )  # fmt: skip
     description = (
