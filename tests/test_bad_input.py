@@ -103,6 +103,7 @@ def test_an_encoding_that_ends_badly_is_no_encoding_and_is_taken_up(texts, how):
     np.testing.assert_array_equal(tokens.open_tokens(folder).ids, wanted)
 
 
+@pytest.mark.fault("a file of ids is shorter than its record", 1)
 def test_ids_that_were_lost_behind_a_record_are_missed(texts):
     folder = texts.parent / "ids"
     ended(ENCODE, texts, folder, kill=12)

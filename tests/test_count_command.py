@@ -79,36 +79,54 @@ def test_a_vocabulary_that_is_there_is_taken(text):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["missing.txt"], "expected a file, a folder, hf:NAME or one of"),
+        pytest.param(
+            *(["missing.txt"], "expected a file, a folder, hf:NAME or one of"),
+            marks=pytest.mark.fault("a text to count does not exist", 2),
+        ),
         (["my text.txt", "--vocab-size", "10"], "vocab_size: expected at least 257"),
         (
             ["my text.txt", "--vocab-size", "300", "--tokens", "zebra"],
             "expected single tokens, but",
         ),
         (["my text.txt", "--vocab-size", "300", "--window", "0"], "window: expected a positive"),
-        (["binary.txt"], "this is a binary file"),
-        (["empty.txt"], "no text in it"),
+        pytest.param(
+            *(["binary.txt"], "this is a binary file"),
+            marks=pytest.mark.fault("a text to count is a binary file", 2),
+        ),
+        pytest.param(
+            *(["empty.txt"], "no text in it"),
+            marks=pytest.mark.fault("a text to count is empty", 2),
+        ),
+        pytest.param(
+            *(["latin.txt"], "not UTF-8"),
+            marks=pytest.mark.fault("a text to count is not UTF-8", 2),
+        ),
         (["one.txt", "--words"], "nothing to count"),
         (["my text.txt", "--tokenizer", "nothing"], "expected a tokenizer.json, a folder with one"),
         (["my text.txt", "--tokenizer", "x", "--words"], "tokenizer: expected without words"),
         (["my text.txt", "--separator", "0"], "separator: expected with ids in .npy or .bin only"),
         (["ids.bin"], "vocab_size: expected with ids of another program"),
         (["ids.bin", "--vocab-size", "9", "--separator", "0"], "dtype: expected with ids.bin"),
-        (
-            ["ids.bin", "--vocab-size", "9", "--separator", "0", "--dtype", "uint16"],
-            "id 12 at position 2 is outside the vocabulary [0, 9)",
+        pytest.param(
+            *(
+                ["ids.bin", "--vocab-size", "9", "--separator", "0", "--dtype", "uint16"],
+                "id 12 at position 2 is outside the vocabulary [0, 9)",
+            ),
+            marks=pytest.mark.fault("an id lies outside the vocabulary", 2),
         ),
     ],
 )
 def test_what_cannot_be_counted_is_said_in_one_line(text, arguments, message):
     (text / "binary.txt").write_bytes(b"\x00\x01")
     (text / "empty.txt").touch()
+    (text / "latin.txt").write_bytes("é".encode("latin-1") * 99)
     (text / "ids.bin").write_bytes(b"\3\0\4\0\x0c\0")
     (text / "one.txt").write_text("a")
     done = count(text, *arguments)
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.fault("a folder holds counts of other settings", 2)
 def test_other_settings_do_not_mix(text):
     assert count(text, "my text.txt", "--words", "--vocab-size", "50").returncode == 0
     done = count(text, "my text.txt", "--words", "--vocab-size", "40")
