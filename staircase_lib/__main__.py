@@ -352,6 +352,12 @@ def _add_corpus(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--field", default="text", help="key or column with the text (default: text)"
     )
+    command.add_argument(
+        "--limit",
+        type=int,
+        metavar="N",
+        help="characters to read, of each text of a named corpus (default: all)",
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -805,7 +811,10 @@ def _tokens(options: argparse.Namespace, folder: Path, progress: Callable[[int],
     from .language.tokens import open_tokens, prepare
 
     corpus, shipped, size = options.corpus, options.tokenizer, options.vocab_size
-    if (Path(corpus) / "header.json").is_file():
+    ours = (Path(corpus) / "header.json").is_file()
+    if options.limit is not None and (ours or holds_ids(corpus)):
+        raise ValueError("limit: expected with text only, not with ids, which are there already.")
+    if ours:
         return open_tokens(corpus)
     print(f"tokens of {corpus} in {folder}", file=sys.stderr, flush=True)
     if holds_ids(corpus):
@@ -823,6 +832,7 @@ def _tokens(options: argparse.Namespace, folder: Path, progress: Callable[[int],
         words=options.words,
         tokenizer=shipped,
         field=options.field,
+        limit=options.limit,
         progress=progress,
     )
 

@@ -4,6 +4,7 @@ import os
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 from project import run
@@ -82,11 +83,14 @@ def test_the_estimate_of_the_papers_run_needs_no_text(tmp_path, pretrain):
         ([*SMALL, "--steps", "0"], "steps: expected an integer of at least 1"),
         ([*SMALL, "--batch", "5", "--accumulate", "2"], "accumulate: expected a divisor"),
         (["short.txt", "--vocab-size", "270", "--anchors", "0"], "take a longer text"),
+        ([*SMALL, "--limit", "0"], "limit: expected a positive number of characters"),
+        (["ids.npy", "--limit", "9"], "limit: expected with text only"),
         ([*SMALL, "--held-out", "0.0001"], "raise --held-out"),
         ([*SMALL, "--gamma", "20"], "cannot hold the gradients"),
     ],
 )
 def test_what_cannot_be_trained_is_said_in_one_line(text, pretrain, arguments, message):
     (text / "short.txt").write_text("one two")
+    np.save(text / "ids.npy", np.arange(200, dtype=np.uint16))
     done = pretrain(*arguments)
     assert done.returncode == 2 and message in done.stderr
