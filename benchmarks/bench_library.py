@@ -1,0 +1,148 @@
+"""Training, signatures and gradients of the controlled tasks; start of Python and of a kernel."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import plain
+import pytest
+import torch
+from conftest import row
+
+from staircase_lib import gradients, models, signatures, tasks, training
+
+SEEDS = range(10)
+STEPS = 10  # a round
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def model_of(task: tasks.Task, d: int, hidden: int, seeds: Any = SEEDS) -> models.EmbeddingFFN:
+    model = models.EmbeddingFFN(task.vocab_size, d, hidden, runs=len(seeds))
+    models.initialize_(model, gamma=0.8, generator=models.seeded(list(seeds)))
+    return model
+
+
+TOYS = [
+    # what, task of the plain loop, task of ours, d, h
+    ("20 × 100 sequences, d = h = 200", tasks.addition(20, 100), tasks.addition(20, 100), 200, 200),
+    (
+        "modular addition, p = 53, d = 128, h = 512",
+        tasks.modular_addition(53, None),
+        tasks.merge_permutations(tasks.modular_addition(53, None)),
+        128,
+        512,
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "task", "merged", "d", "hidden"), TOYS, ids=["sum", "modular"])
+def test_training(
+    beside: Callable[..., None],
+    what: str,
+    task: tasks.Task,
+    merged: tasks.Task,
+    d: int,
+    hidden: int,
+) -> None:
+    """Ten seeds beside a loop in plain PyTorch, from the same parameters."""
+    model = model_of(task, d, hidden)
+    named = {name: p.detach().clone() for name, p in model.named_parameters()}
+    starts = [{name: p[run] for name, p in named.items()} for run in SEEDS]
+    config = training.TrainConfig(steps=STEPS, lr=0.5, snapshot_every=STEPS)
+    beside(
+        f"training, {what}",
+        lambda: training.train(model, merged, config),
+        "plain loop",
+        partial(plain.train, starts, task, STEPS, 0.5),
+        3,
+        "ten seeds, GELU",
+        work=STEPS,
+        unit="steps a second",
+        n=len(task.tokens),
+        vocab_size=task.vocab_size,
+    )
+
+
+def test_gradient_by_order(beside: Callable[..., None]) -> None:
+    task = tasks.addition(10, 30, length=3)
+    model = model_of(task, 200, 200, range(1))
+    tokens, labels = torch.tensor(task.tokens), torch.tensor(task.labels)
+
+    def one_pass() -> None:
+        model.zero_grad()
+        torch.nn.functional.cross_entropy(model(tokens)[0], labels).backward()
+
+    beside(
+        "gradients, length 3",
+        one_pass,
+        "gradient_by_order",
+        partial(gradients.gradient_by_order, model, task),
+        9,
+        "ours: one forward and backward pass; ratio: how many of them",
+        n=len(task.tokens),
+        vocab_size=task.vocab_size,
+    )
+
+
+def test_signatures(beside: Callable[..., None]) -> None:
+    task = tasks.addition(20, 100)
+    beside(
+        "label signature, order 1",
+        partial(signatures.label_signature, task, 1),
+        "plain loop",
+        partial(plain.label_signature, task),
+        9,
+        n=len(task.tokens),
+        vocab_size=task.vocab_size,
+    )
+
+
+def repeatedly(call: Callable[[], Any], rounds: int = 5) -> list[float]:
+    seconds = []
+    for _ in range(rounds + 1):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return seconds[1:]  # the first reads from disk
+
+
+@pytest.mark.parametrize("module", ["staircase_lib", "staircase_lib.signatures"])
+def test_import(recorded: list[dict[str, Any]], module: str) -> None:
+    def python(code: str) -> Callable[[], Any]:
+        return partial(subprocess.run, [sys.executable, "-c", code], check=True)
+
+    bare = sorted(repeatedly(python("pass")))[2]
+    seconds = [each - bare for each in repeatedly(python(f"import {module}"))]
+    note = f"beyond the {bare:.2f} s of an empty program"
+    recorded.append(row("start", f"import {module}", seconds, note=note))
+
+
+def test_kernel(recorded: list[dict[str, Any]]) -> None:
+    """A kernel until it answers, then the imports of most chapters."""
+    from jupyter_client.manager import start_new_kernel
+
+    def start(code: str) -> None:
+        manager, client = start_new_kernel(kernel_name="python3")
+        try:
+            client.execute_interactive(code, output_hook=lambda message: None)
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)
+
+    for what, code in (
+        ("kernel", "pass"),
+        ("kernel with a chapter's imports", "from staircase_lib import figures, training"),
+    ):
+        recorded.append(row("start", what, repeatedly(partial(start, code), 3)))

@@ -1,0 +1,49 @@
+"""The library's work as one would write it without the library, one thing after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from staircase_lib.tasks import Task
+
+
+def train(
+    starts: Sequence[Mapping[str, Tensor]], task: Task, steps: int, lr: float
+) -> NDArray[np.float64]:
+    """Losses (steps + 1, R) of the feed-forward model: one seed at a time, gather, then multiply.
+
+    `starts` has ``W_E (V, d)``, ``W_in (d, h)`` and ``W_U (h, V)`` of each seed.
+    """
+    tokens, labels = torch.tensor(task.tokens), torch.tensor(task.labels)
+    losses = np.empty((steps + 1, len(starts)))
+    for run, start in enumerate(starts):
+        W_E, W_in, W_U = (start[name].clone().requires_grad_() for name in ("W_E", "W_in", "W_U"))
+        optimizer = torch.optim.SGD([W_E, W_in, W_U], lr)
+        for step in range(steps + 1):
+            logits = functional.gelu(W_E[tokens].sum(1) @ W_in) @ W_U
+            loss = functional.cross_entropy(logits, labels)
+            losses[step, run] = loss.item()
+            if step < steps:
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    return losses
+
+
+def label_signature(task: Task) -> NDArray[np.float64]:
+    """Label signature of order one, sequence by sequence."""
+    V = task.vocab_size
+    row = {int(token): place for place, token in enumerate(task.anchors)}
+    signature = np.zeros((len(task.anchors), V, V))
+    for sequence, label, weight in zip(task.tokens, task.labels, task.weights, strict=True):
+        for i, token in enumerate(sequence):
+            for j, context in enumerate(sequence):
+                if i != j and int(token) in row:
+                    signature[row[int(token)], label, context] += weight
+    return signature / signature.sum(axis=(1, 2), keepdims=True)
