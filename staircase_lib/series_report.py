@@ -53,13 +53,13 @@ def probe_chart(rows: pd.DataFrame) -> Any:
     """Error of the probes on pairs of unseen tokens, as a share of the mean predictor's."""
     found = _chosen(rows, "probe mse")
     at = ["step", "run"]
-    mean = found[found["signature"] == "mean"].set_index(at)["value"]
-    found = found[found["signature"].isin(["order 0", "order 1"])].join(mean, on=at, rsuffix=" of")
-    found = found[found["value of"] > 0]
+    mean = found[found["signature"] == "mean"].set_index(at)["value"].rename("mean")
+    found = found[found["signature"].isin(["order 0", "order 1"])].join(mean, on=at)
+    found = found[found["mean"] > 0]
     if found.empty:
         return None
     return figures.metric_curves(
-        found.assign(value=found["value"] / found["value of"]),
+        found.assign(value=found["value"] / found["mean"]),
         y_title="error on unseen tokens / that of the mean",
         series="signature",
         order_colors=True,

@@ -193,8 +193,9 @@ def open_series(name: str, revisions: Sequence[str]) -> tuple[Checkpoint, ...]:
         )
     found = []
     for revision in revisions:
+        step = step_of(revision)
         folder = _local(root, revision) if root.is_dir() else None
-        found.append(Checkpoint(name, revision, step_of(revision), folder))
+        found.append(Checkpoint(name, revision, step, folder))
     found.sort(key=lambda checkpoint: checkpoint.step)
     for one, other in zip(found, found[1:], strict=False):
         if one.step == other.step:
