@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
             "cores": os.cpu_count(),
             "memory_gb": round(memory),
         },
-        "versions": {name: version(name) for name in PACKAGES},
+        "versions": {name: version(name) for name in PACKAGES if find_spec(name)},
         "rows": session.config.stash[ROWS],
     }
     path.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
