@@ -116,9 +116,7 @@ def tokengrams() -> ModuleType:
     found = [] if package is None else list(Path(package.origin or "").parent.glob("tokengrams.*"))
     compiled = [path for path in found if path.suffix in (".so", ".pyd")]
     if not compiled:
-        raise ModuleNotFoundError(
-            "tokengrams: not installed; `make bench` does that on Python 3.11"
-        )
+        raise ModuleNotFoundError("tokengrams: `make bench` installs it on Python 3.11")
     spec = importlib.util.spec_from_file_location("tokengrams.tokengrams", compiled[0])
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
