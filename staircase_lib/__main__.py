@@ -274,9 +274,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     pretrain.add_argument("--lr", type=float, default=1e-3, help="highest rate (default: 0.001)")
     pretrain.add_argument("--weight-decay", type=float, default=0.1, help="(default: 0.1)")
-    pretrain.add_argument(
-        "--epsilon", type=float, default=1e-5, help="of the norms (default: 0.00001)"
-    )
+    pretrain.add_argument("--epsilon", type=float, help="of the norms (default: the size's own)")
     pretrain.add_argument(
         "--warmup", type=int, metavar="N", help="steps of warm-up (default: a fiftieth)"
     )
@@ -293,6 +291,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     pretrain.add_argument(
         "--measure-every", type=int, metavar="N", help="steps (default: a twentieth)"
+    )
+    pretrain.add_argument(
+        "--loss-chunk",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="positions whose logits exist at a time; on a GPU some thousands (default: 1024)",
     )
     pretrain.add_argument(
         "--anchors",
@@ -687,12 +692,13 @@ def pretrain_model(root: Path, options: argparse.Namespace) -> None:
     from . import models
     from .language import checkpoints, configurations, folders, processes
     from .language.corpus import CorpusError
-    from .language.pretrain import PretrainConfig, cost, pretrain, tokenizer_hash
+    from .language.plan import PretrainConfig, cost
+    from .language.pretrain import pretrain, tokenizer_hash
 
     make = getattr(configurations, options.size)
     padded = options.size == "paper_700m" and options.vocab_size is None
-    given = {"length": options.length} if options.length else {}
-    given |= {"epsilon": options.epsilon}
+    given = {"length": options.length, "epsilon": options.epsilon}
+    given = {name: value for name, value in given.items() if value is not None}
     name = Path(options.corpus).name.replace(":", "-") or "corpus"
     folder = options.folder or Path(f"{name}.pretrain")
     tell = _Counter(sys.stderr)
@@ -702,7 +708,7 @@ def pretrain_model(root: Path, options: argparse.Namespace) -> None:
             vocab_size = PADDED if padded else options.vocab_size or 16384
             sketch = configurations.unallocated(make, vocab_size, **given)
             wanted = ("steps", "batch", "lr", "seed", "accumulate", "precision", "compile")
-            wanted = (*wanted, "weight_decay", "checkpoint_every", "measure_every")
+            wanted = (*wanted, "weight_decay", "loss_chunk", "checkpoint_every", "measure_every")
             config = PretrainConfig(
                 **{name: getattr(options, name) for name in wanted},
                 length=sketch.length,
