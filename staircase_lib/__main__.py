@@ -138,7 +138,9 @@ def make_parser() -> argparse.ArgumentParser:
         "measure a task of your own: signatures, predicted stairs, training; or, with --model, a "
         "published series of checkpoints: embeddings against the signatures of a text",
     )
-    measure.add_argument("--output", type=Path, metavar="FILE", help="report (default: TASK.html)")
+    measure.add_argument(
+        "--output", type=Path, metavar="FILE", help="report (default: TASK.html, NAME.html)"
+    )
     measure.add_argument("--json", action="store_true", help="print the numbers as JSON as well")
     task = measure.add_argument_group("a task")
     task.add_argument(
@@ -183,7 +185,8 @@ def make_parser() -> argparse.ArgumentParser:
     series.add_argument(
         "--corpus",
         metavar="CORPUS",
-        help="text to count, as `count` takes it (default: english); best that of the training",
+        help="text, or a folder of token ids, as `count` takes it (default: english); best that "
+        "of the training",
     )
     series.add_argument(
         "--limit", type=int, metavar="N", help="characters of each text at most (default: all)"
@@ -583,7 +586,7 @@ def measure_series(options: argparse.Namespace) -> None:
     from . import series_report
     from .language import series
     from .language.corpus import CorpusError
-    from .language.tokens import prepared
+    from .language.tokens import open_tokens, prepared
 
     def tell(what: str) -> None:
         print(what, file=sys.stderr, flush=True)
@@ -593,9 +596,12 @@ def measure_series(options: argparse.Namespace) -> None:
         checkpoints = series.open_series(options.model, options.revisions)
         for checkpoint in checkpoints:  # before any text is read
             series.embedding_shape(checkpoint, options.tensor)
-        tokenizer = options.tokenizer or series.tokenizer_file(checkpoints)
-        tell(f"tokens of {corpus} with {tokenizer}")
-        tokens = prepared(corpus, tokenizer=tokenizer, limit=options.limit)
+        if (Path(corpus) / "header.json").is_file():
+            tokens = open_tokens(corpus)
+        else:
+            tokenizer = options.tokenizer or series.tokenizer_file(checkpoints)
+            tell(f"tokens of {corpus} with {tokenizer}")
+            tokens = prepared(corpus, tokenizer=tokenizer, limit=options.limit)
         measured = series.measure(
             checkpoints,
             tokens,

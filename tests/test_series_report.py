@@ -13,6 +13,7 @@ import pytest
 from staircase_lib import models, series_report
 from staircase_lib.__main__ import main
 from staircase_lib.language.export import save_as_llama
+from staircase_lib.language.tokens import prepare
 from staircase_lib.language.transformer import Transformer
 from staircase_lib.language.vocabulary import train_tokenizer
 
@@ -70,6 +71,15 @@ def test_a_series_is_measured_and_reported(place, measure):
     inside = re.search(r'id="numbers">(.*?)</script>', page, re.S)
     assert inside and json.loads(inside[1])["rows"] == found["rows"]
     assert "step0, step4, step32" in page and "40, each" in page
+
+
+def test_token_ids_that_are_there_are_read_and_those_of_another_vocabulary_refused(place, measure):
+    own = prepare(place / "text.txt", place / "own", 0, tokenizer=place / "run" / "step0")
+    few = (*SERIES[:-1], str(own.folder), "--tokens", "30", "--output", "ids.html")
+    assert measure(*few)[0] == 0
+    prepare(place / "text.txt", place / "words", 120, words=True)
+    code, printed = measure(*SERIES[:-1], str(place / "words"))
+    assert code == 8 and "it is another model's" in printed.err, printed.err
 
 
 def test_embeddings_alone_and_one_revision_make_a_report_too(place, measure):
