@@ -207,10 +207,9 @@ class _Run:
         self.parameters = dict(self.model.named_parameters())
         self.optimizer = _optimizer(self.parameters.values(), config, self.model.runs)
         start = self.resume()
-        measured, save = (
-            config.measured_steps(),
-            snapshot_steps(config.steps, config.checkpoint_every),
-        )
+        measured = config.measured_steps()
+        save = snapshot_steps(config.steps, config.checkpoint_every)
+        self.optimizer.zero_grad()  # of a call that was interrupted
         seconds = 0.0
         for step in range(start, config.steps + 1):
             with self.explained(step):
