@@ -202,8 +202,10 @@ def test_bfloat16_and_torch_files_are_read(neox):
     save_file({k: v.bfloat16() for k, v in weights.items()}, neox / "model.safetensors")
     np.testing.assert_allclose(embedding_rows(opened(neox), asked), expected, rtol=1e-2)
     (neox / "model.safetensors").unlink()
-    torch.save(weights, neox / "pytorch_model.bin")
-    np.testing.assert_array_equal(embedding_rows(opened(neox), asked), expected)
+    for modern in (True, False):
+        path = neox / "pytorch_model.bin"
+        torch.save(weights, path, _use_new_zipfile_serialization=modern)
+        np.testing.assert_array_equal(embedding_rows(opened(neox), asked), expected)
 
 
 def test_a_pickle_that_would_run_something_is_refused(neox, tmp_path):
@@ -443,6 +445,11 @@ def test_a_series_of_different_models_or_another_tokenizer_is_refused(neox, toke
         file.unlink()
     with pytest.raises(SeriesError, match="give one with --tokenizer"):
         series.tokenizer_file(open_series(str(neox.parent), ["step1"]))
+
+
+def test_one_tokenizer_beside_all_revisions_is_enough(neox):
+    (neox / "tokenizer.json").rename(neox.parent / "tokenizer.json")
+    assert series.tokenizer_file([opened(neox)]) == neox.parent / "tokenizer.json"
 
 
 def test_a_tokenizer_of_another_model_is_refused(neox, tmp_path):

@@ -56,6 +56,10 @@ _EMBEDDINGS = (
     "tok_embeddings.weight",
 )
 _UNEMBEDDINGS = ("lm_head.weight", "embed_out.weight", "output.weight")
+_WEIGHTS = (
+    *("model.safetensors.index.json", "model.safetensors"),
+    *("pytorch_model.bin.index.json", "pytorch_model.bin"),
+)
 _BATCH = 16  # windows that a model reads at once
 
 
@@ -133,23 +137,21 @@ class Checkpoint:
     def weights(self) -> dict[str, Path]:
         """File of each tensor; the files are not read further than their headers."""
         unreachable = None
-        for kind in ("model.safetensors", "pytorch_model.bin"):
+        for name in _WEIGHTS:
             try:
-                index = self.file(f"{kind}.index.json")
+                path = self.file(name)
             except SeriesError as error:  # without a network, the other kinds may be in the cache
-                unreachable, index = error, None
-            if index is not None:
-                shards = _read_json(index).get("weight_map")
-                if not isinstance(shards, dict) or not shards:
-                    raise SeriesError(f"{index}: expected a weight_map from tensors to files.")
-                return {tensor: self._shard(file) for tensor, file in shards.items()}
-            try:
-                path = self.file(kind)
-            except SeriesError as error:
-                unreachable, path = error, None
-            if path is not None:
+                unreachable = error
+                continue
+            if path is None:
+                continue
+            if not name.endswith(".json"):
                 with _opened(path) as tensors:
                     return dict.fromkeys(tensors.keys(), path)
+            shards = _read_json(path).get("weight_map")
+            if not isinstance(shards, dict) or not shards:
+                raise SeriesError(f"{path}: expected a weight_map from tensors to files.")
+            return {tensor: self._shard(file) for tensor, file in shards.items()}
         if unreachable is not None:
             raise unreachable
         raise SeriesError(
@@ -283,11 +285,13 @@ class _Pickled:
 
     def __init__(self, path: Path) -> None:
         import pickle
+        import zipfile
 
         import torch
 
+        mapped = zipfile.is_zipfile(path)  # torch's older format cannot be
         try:
-            self.tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            self.tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
         except pickle.UnpicklingError:
             raise SeriesError(
                 f"{path}: holds more than tensors, or is damaged; it is not read, since a pickle "
