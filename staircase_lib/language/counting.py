@@ -54,6 +54,8 @@ _BLOCK = 1 << 16
 # Keys of a shard at most, however much memory there is: the system hands out memory that was used a
 # moment ago faster than fresh memory, by more than a larger shard saves in merging.
 _SHARD = 1 << 25
+# Entries that are added up at once: few enough that their memory is used again and again.
+_MERGED = 1 << 20
 # Bytes that counting needs for each key besides the key itself: the length of its run, and a
 # share of what a block needs (masks, selected tokens, places of runs), at most 64 bytes a position.
 _OVERHEAD = 4 + 4
@@ -574,7 +576,7 @@ def _merge(files: Sequence[Path], plan: _Plan, memory: int, sink: _Sink) -> None
     shards = [path for path in files if path.with_suffix(".keys").stat().st_size]
     maps = [np.memmap(path.with_suffix(".keys"), plan.dtype, "r") for path in shards]
     a_key = 2 * plan.dtype.itemsize + 24
-    for low, high in _key_ranges(maps, max(1, memory // a_key)):
+    for low, high in _key_ranges(maps, max(1, min(memory // a_key, _MERGED))):
         parts = []
         for path, keys in zip(shards, maps, strict=True):
             start = 0 if low is None else int(np.searchsorted(keys, low))
