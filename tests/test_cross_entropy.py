@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from staircase_lib.language.cross_entropy import chunked_cross_entropy
+from staircase_lib.language.cross_entropy import chunked_cross_entropy, take_residual
 
 F64 = torch.float64
 
@@ -97,3 +97,25 @@ def test_bad_input():
         chunked_cross_entropy(states[:0], readout, targets[:0])
     with pytest.raises(ValueError, match="chunk: expected a positive integer, got 0"):
         chunked_cross_entropy(states, readout, targets, 0)
+
+
+def test_a_confident_prediction_keeps_its_residual_in_bfloat16():
+    logits = torch.zeros(1, 1, 3, dtype=torch.bfloat16)
+    logits[..., 0] = 10.0
+    loss, residual = take_residual(logits.clone(), torch.tensor([[0]]))
+    exact = torch.softmax(logits.double(), -1)[0, 0]
+    assert loss.dtype == torch.float32 and residual.dtype == torch.bfloat16
+    assert float(loss) == pytest.approx(-float(exact[0].log()), rel=1e-3)
+    # 1 - P(y) is 9e-5; rounded first, P(y) would be one and the residual zero.
+    assert float(residual[0, 0, 0]) == pytest.approx(float(exact[0]) - 1, rel=0.01)
+
+
+def test_compiled_residuals_are_the_same():
+    """Traced and made functional, without the machine code, which takes a minute to make."""
+    states, readout, targets = drawn((2,))
+    compiled = torch.compile(take_residual, backend="aot_eager")
+    expected = chunked_cross_entropy(states, readout, targets, 8)
+    value = chunked_cross_entropy(states, readout, targets, 8, residual_of=compiled)
+    torch.testing.assert_close(value, expected)
+    got, want = (torch.autograd.grad(each.sum(), (states, readout)) for each in (value, expected))
+    torch.testing.assert_close(got, want)
