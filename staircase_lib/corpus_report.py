@@ -226,9 +226,9 @@ def write_html(
     )  # fmt: skip
     body = [
         f"<h1>{standalone.token(name)}</h1>",
-        f"<p>What {escape(label)} is, given a token: the signature <i>S</i><sup>(0)</sup> of every "
-        "token, counted exactly. Below: how predictable tokens are, which are alike, and how much "
-        "more a larger corpus would tell.</p>",
+        f"<p>Given a token, what is {escape(label)}? The answer is its signature "
+        "<i>S</i><sup>(0)</sup>, counted exactly for every token. Below: how predictable tokens "
+        "are, which are alike, and how much more a larger corpus would tell.</p>",
         table(["size", ""], sizes),
         "<h2>How predictable each token is</h2>",
         standalone.figure(
