@@ -34,7 +34,9 @@ def test_a_series_of_exports_is_read_back(tmp_path):
     for step in (0, 4):
         export.save_as_llama(model, tmp_path / f"step{step}", run=1)
         with torch.no_grad():
-            model.W_E += 0.1 * torch.randn(model.W_E.shape, generator=models.seeded([step])[0])
+            model.W_E.add_(
+                torch.randn(model.W_E.shape, generator=models.seeded([step])[0]), alpha=0.1
+            )
     first, _ = read = series.open_series(str(tmp_path), ["step4", "step0"])
     assert [checkpoint.step for checkpoint in read] == [0, 4]
     start = made(runs=2)
