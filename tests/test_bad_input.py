@@ -137,6 +137,14 @@ def test_a_count_that_ends_badly_leaves_no_half_shard_and_is_taken_up(tmp_path, 
         assert len(seen) > 2 and seen[0] >= len(ids) // 10  # what was there was kept
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("length", [10, 100_000])  # within the file's buffer, and beyond it
+def test_a_disk_that_is_full_while_shards_are_merged(tmp_path, length):
+    (tmp_path / "counts.part").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        counting._Sink(tmp_path).append(np.arange(length), np.arange(length))
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small file system needs root")
 def test_a_disk_that_is_full_in_the_middle_of_an_encoding(texts):
     disk = texts.parent / "disk"

@@ -138,7 +138,8 @@ class _Sink:
             return
         for name, array in (("keys", keys), ("counts", counts)):
             with (self.folder / f"{name}.part").open("ab") as file:
-                array.tofile(file)
+                # tofile says nothing of a full disk
+                file.write(np.ascontiguousarray(array).data)
 
     def arrays(self, dtype: np.dtype[Any]) -> tuple[NDArray, NDArray[np.int64]]:
         if self.folder is not None:
