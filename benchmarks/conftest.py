@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("numpy", "scipy", "torch", "pyarrow", "duckdb", "tokengrams")
+PACKAGES = ("numpy", "scipy", "torch", "pyarrow", "duckdb", "tokengrams", "litgpt")
 Row = dict[str, Any]
 ROWS = pytest.StashKey[list[Row]]()
 
