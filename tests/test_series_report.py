@@ -103,7 +103,14 @@ def test_embeddings_alone_and_one_revision_make_a_report_too(place, measure):
         ((*SERIES, "--windows", "9"), 2, "--windows: only with --attention"),
         ((*SERIES, "--tokens", "3"), 2, "--tokens: expected 20 or more"),
         ((*SERIES, "--length", "1", "--attention"), 2, "--length: expected 2 or more"),
-        (("--model", "run", "--revisions", "step7"), 8, "no revision 'step7'; there are step0"),
+        pytest.param(
+            *(
+                ("--model", "run", "--revisions", "step7"),
+                8,
+                "no revision 'step7'; there are step0",
+            ),
+            marks=pytest.mark.fault("a published series has no such revision", 8),
+        ),
         (("--model", "absent", "--revisions", "step7"), 8, "no folder 'absent'"),
         (("--model", "run", "--revisions", "main"), 8, "tell a step"),
         ((*SERIES, "--tensor", "nope"), 8, "no tensor 'nope'"),
@@ -118,6 +125,7 @@ def test_the_command_refuses_with_a_reason(place, measure, arguments, code, mess
     assert not (place / "run.html").exists()
 
 
+@pytest.mark.fault("a published checkpoint is truncated", 8)
 def test_damaged_checkpoints_stop_it_before_the_text_is_read(place, measure):
     shutil.copytree(place / "run", place / "cut")
     file = place / "cut" / "step4" / "model.safetensors"
