@@ -26,7 +26,7 @@ exit codes:
   0  done; for `run` and `book`: the last cell of every chapter ran
   1  something else failed: a page is broken, chapters stopped for several reasons
   2  the command line is wrong: unknown option or parameter, value of another type; for
-     `measure` and `count` also: the file holds no task, no text
+     `measure`, `count` and `pretrain` also: the file holds nothing to work on
   3  a cell raised an error
   4  a kernel died: killed, out of memory, os._exit
   5  a cell took longer than --timeout

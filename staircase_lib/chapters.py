@@ -238,7 +238,7 @@ def find_chapter(chapters: Sequence[Chapter], name: str) -> Chapter:
     executable = [chapter.name for chapter in chapters if chapter.code]
     near = difflib.get_close_matches(name, executable, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]}? " if near else ""
-    there = f"There are: {', '.join(executable)}"
+    there = f"there are: {', '.join(executable)}"
     raise BookError(f"No chapter {name!r} with code; {hint}{there}", Exit.MISSING)
 
 
