@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import math
 import os
 import shlex
 import signal
@@ -53,6 +55,26 @@ OF_SERIES = (
 )
 PADDED = 151_936  # the vocabulary of Qwen's tokenizer, as configurations.paper_700m has it
 ANYWHERE = ("measure", "count", "pretrain")  # commands that need no clone of the book
+
+
+def at_most(largest: int) -> Callable[[str], int]:
+    """Type of an option: a whole number that is not larger than anything sensible."""
+
+    def whole_number(text: str) -> int:
+        value = int(text)
+        if value > largest:
+            raise argparse.ArgumentTypeError(f"expected {largest:,} at most, got {value:,}")
+        return value
+
+    return whole_number
+
+
+def positive(text: str) -> float:
+    """Type of an option: a finite number above zero."""
+    value = float(text)
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"expected a positive number, got {text}")
+    return value
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -221,20 +243,24 @@ def make_parser() -> argparse.ArgumentParser:
         "--tokens", metavar="A,B,…", help="tokens to tell about (order 1: to count, default all)"
     )
     count.add_argument(
-        "--window", type=int, default=1, metavar="N", help="tokens away (default: 1)"
+        "--window", type=at_most(1000), default=1, metavar="N", help="tokens away (default: 1)"
     )
     count.add_argument(
         "--direction", choices=("next", "previous", "both"), help="side of the window"
     )
     count.add_argument(
         "--workers",
-        type=int,
+        type=at_most(1024),
         default=os.cpu_count() or 1,
         metavar="N",
         help="threads that count (default: the number of cores)",
     )
     count.add_argument(
-        "--memory", type=int, default=1024, metavar="MB", help="for counting (default: 1024)"
+        "--memory",
+        type=at_most(2**24),
+        default=1024,
+        metavar="MB",
+        help="for counting (default: 1024)",
     )
     count.add_argument(
         "--form",
@@ -281,7 +307,9 @@ def make_parser() -> argparse.ArgumentParser:
     pretrain.add_argument(
         "--warmup", type=int, metavar="N", help="steps of warm-up (default: a fiftieth)"
     )
-    pretrain.add_argument("--seed", type=int, default=0, metavar="N", help="(default: 0)")
+    pretrain.add_argument(
+        "--seed", type=at_most(2**62), default=0, metavar="N", help="(default: 0)"
+    )
     pretrain.add_argument(
         "--accumulate", type=int, default=1, metavar="N", help="parts of a batch (default: 1)"
     )
@@ -324,7 +352,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     pretrain.add_argument(
         "--rate",
-        type=float,
+        type=positive,
         metavar="TFLOPS",
         help="operations a second of all processes together, for the hours of the estimate",
     )
@@ -343,7 +371,7 @@ def _add_corpus(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--vocab-size",
-        type=int,
+        type=at_most(2**31),
         metavar="V",
         help="tokens (default: 16384, or those of --tokenizer)",
     )
@@ -690,7 +718,7 @@ def count_corpus(root: Path, options: argparse.Namespace) -> None:
         )
         write_report(options.output, page)
         print(f"The report: {options.output.resolve().as_uri()}", file=sys.stderr)
-    print(printable_json(found) if options.json else _in_words(found))
+    print(printable_json(found) if options.json else _in_words(found, options.window))
 
 
 def pretrain_model(root: Path, options: argparse.Namespace) -> None:
@@ -720,6 +748,8 @@ def pretrain_model(root: Path, options: argparse.Namespace) -> None:
                 length=sketch.length,
                 warmup=options.steps // 50 if options.warmup is None else options.warmup,
             )
+            if not 0 <= options.gamma <= 30:
+                raise ParameterError(f"--gamma: expected a rate from 0 to 30, got {options.gamma}.")
             if first:
                 print(_cost_in_words(cost(sketch, config), vocab_size, options.rate), flush=True)
             if options.estimate:
@@ -733,8 +763,16 @@ def pretrain_model(root: Path, options: argparse.Namespace) -> None:
                 lambda: _tokens(options, folder, lambda done: tell(done, None, "tokens written"))
             )
             model = make(max(PADDED, tokens.vocab_size) if padded else tokens.vocab_size, **given)
+            if first and model.vocab_size != vocab_size:  # a text can have fewer tokens
+                print(_cost_in_words(cost(model, config), model.vocab_size, options.rate))
             models.initialize_(model, options.gamma, models.seeded([options.seed]))
             trained_on, held = _split(tokens.ids, options.held_out, model.length)
+            most = len(trained_on) // model.length
+            if 0 < most < options.batch:
+                raise ValueError(
+                    f"--batch: expected {most:,} sequences at most, as many as the text has of "
+                    f"{model.length} tokens, got {options.batch:,}."
+                )
             observe, chosen = None, ()
             if options.anchors:
                 observe, chosen = _observer(tokens, trained_on, held, model.length, options)
@@ -885,13 +923,16 @@ def _token_ids(tokens: Any, texts: Sequence[str]) -> list[int]:
     return found
 
 
-def _in_words(found: dict[str, Any]) -> str:
+def _in_words(found: dict[str, Any], window: int = 1) -> str:
     names = ("tokens", "documents", "vocab_size", "pairs", "triples", "distinct")
     simple = {name: found[name] for name in names if name in found}
     lines = [f"{name.replace('_', ' '):>18}  {value:,}" for name, value in simple.items()]
     for name in ("most_predictable", "least_predictable"):
         if rows := found.get(name):
-            lines += ["", f"{name.replace('_', ' ')}: bits of the next token, occurrences, token"]
+            told = "bits of the next token, occurrences, token"
+            if window > 1:
+                told = f"bits of a token within {window} of it, pairs, token"
+            lines += ["", f"{name.replace('_', ' ')}: {told}"]
             lines += [
                 f"  {row['bits']:7.3f}  {row['count']:>10,}  {printable(row['text'])}"
                 for row in rows
@@ -909,20 +950,28 @@ def _in_words(found: dict[str, Any]) -> str:
 
 def check_writable(file: Path) -> None:
     """Refuse a file that cannot be written, before the work that would fill it."""
+    place = file.resolve()  # of a link, what it leads to
     try:
-        if file.is_dir():
+        if place.is_dir():
             raise IsADirectoryError(0, "it is a folder")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=file.parent).close()
+        if place.exists() and not place.is_file():
+            raise OSError(0, "it is no ordinary file")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=place.parent).close()
+        with place.open("rb") if place.exists() else io.BytesIO() as there:
+            beginning = there.read(200).lower()
     except OSError as error:
         problem = f"--output {file}: cannot write there: {error.strerror}"
         raise BookError(problem, Exit.CANNOT_WRITE) from None
+    if beginning.strip() and b"<!doctype html" not in beginning:
+        raise ParameterError(f"--output {file}: is there and is no HTML page; give another file.")
 
 
 def write_report(file: Path, page: str) -> None:
     """Write a page as a whole or not at all."""
+    check_writable(file)
     try:
-        write_atomically(file, page)
+        write_atomically(file.resolve(), page)
     except OSError as error:
         problem = f"--output {file}: cannot write there: {error.strerror}"
         raise BookError(problem, Exit.CANNOT_WRITE) from None

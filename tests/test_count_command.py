@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from project import run
@@ -131,3 +132,35 @@ def test_other_settings_do_not_mix(text):
     assert count(text, "my text.txt", "--words", "--vocab-size", "50").returncode == 0
     done = count(text, "my text.txt", "--words", "--vocab-size", "40")
     assert done.returncode == 2 and "give another" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--window", "--workers", "--vocab-size", "--memory"])
+def test_a_number_that_is_far_too_large_is_refused_at_once(text, option):
+    done = count(text, "my text.txt", option, "9" * 20)
+    assert done.returncode == 2 and f"argument {option}: expected" in done.stderr
+    assert not (text / "my text.txt.counts").exists()
+
+
+@pytest.mark.fault("a report would replace a device, or a file that is no report", 9)
+def test_a_report_replaces_only_a_report(text):
+    (text / "notes.md").write_text("# Notes")
+    (text / "pipe").symlink_to("/dev/null")
+    for output, code, told in (("notes.md", 2, "no HTML page"), ("pipe", 9, "no ordinary file")):
+        done = count(text, "my text.txt", "--words", "--output", output)
+        assert done.returncode == code and told in done.stderr, done.stderr
+    assert (text / "notes.md").read_text() == "# Notes" and (text / "pipe").is_symlink()
+    assert not Path("/dev/null").is_file()
+
+
+def test_a_link_is_followed_and_an_older_report_replaced(text):
+    (text / "old.html").write_text("<!doctype html><title>Old</title>")
+    (text / "link.html").symlink_to("old.html")
+    done = count(text, "my text.txt", "--words", "--vocab-size", "50", "--output", "link.html")
+    assert done.returncode == 0, done.stderr
+    assert (text / "link.html").is_symlink() and "Old" not in (text / "old.html").read_text()
+
+
+def test_a_count_in_a_window_is_not_called_occurrences(text):
+    done = count(text, "my text.txt", "--words", "--vocab-size", "50", "--window", "3")
+    assert done.returncode == 0, done.stderr
+    assert "within 3 of it, pairs" in done.stdout and "occurrences" not in done.stdout

@@ -83,6 +83,8 @@ def test_the_estimate_of_the_papers_run_needs_no_text(tmp_path, pretrain):
         (["missing.txt"], "expected a file, a folder, hf:NAME or one of"),
         ([*SMALL, "--steps", "0"], "steps: expected an integer of at least 1"),
         ([*SMALL, "--batch", "5", "--accumulate", "2"], "accumulate: expected a divisor"),
+        ([*SMALL, "--batch", "100000"], "--batch: expected"),
+        ([*SMALL, "--gamma", "nan"], "--gamma: expected a rate from 0 to 30"),
         pytest.param(
             *(["short.txt", "--vocab-size", "270", "--anchors", "0"], "take a longer text"),
             marks=pytest.mark.fault("a corpus is shorter than one sequence", 2),
