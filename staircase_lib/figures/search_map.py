@@ -105,7 +105,7 @@ def search_map(
 
     panels = ordered(table, "panel")
     counts = "; ".join(
-        f"{name}: {int(table[table['panel'] == name]['good'].sum())} of "
+        f"{name}: {int(table[table['panel'] == name]['good'].sum())} of "  # pyright: ignore[reportArgumentType]
         f"{int((table['panel'] == name).sum())}"
         for name in panels
     )
