@@ -425,7 +425,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno not in CANNOT_WRITE:
             raise
         place = error.filename or "a file"
-        print(f"cannot write {place}: {error.strerror}; nothing is lost", file=sys.stderr)
+        print(f"cannot open or write {place}: {error.strerror}; nothing is lost", file=sys.stderr)
         return Exit.CANNOT_WRITE
     except KeyboardInterrupt as interrupt:
         print("interrupted", file=sys.stderr)
