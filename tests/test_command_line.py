@@ -68,11 +68,11 @@ MAY_IMPORT = {
     "settings": {"chapters"},
     "pages": {"nbformat", "yaml", "freshness", "chapters"},
     "book": {"nbformat", "claims", "freshness", "chapters", "notebooks", "pages"},
-    "__main__": {
-        *("book", "claims", "chapters", "notebooks", "models"),
-        *("task_files", "measurement", "report", "corpus_report", "language", "printable"),
-        "series_report",
+    "commands": {
+        *("book", "chapters", "notebooks", "models", "task_files", "measurement", "report"),
+        *("corpus_report", "language", "printable", "series_report", "commands"),
     },
+    "__main__": {"chapters", "commands", "notebooks"},
 }
 
 

@@ -140,7 +140,7 @@ def test_without_its_packages_it_says_which(measure, monkeypatch):
 
     real = importlib.util.find_spec
     monkeypatch.setattr(
-        "staircase_lib.__main__.find_spec",
+        "staircase_lib.commands.terminal.find_spec",
         lambda name: None if name == "transformers" else real(name),
     )
     code, printed = measure(*SERIES, "--attention")
