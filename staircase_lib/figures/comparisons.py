@@ -119,6 +119,7 @@ def onset_chart(
     x_title: str = "",
     y_title: str = "",
     log_y: bool = True,
+    order_colors: bool = False,
     title: str = "",
 ) -> Any:
     """When something is reached, against a setting: a point a seed, a line of medians a series.
@@ -136,6 +137,8 @@ def onset_chart(
         Axis titles; default the columns' names.
     log_y : bool
         Logarithmic vertical axis.
+    order_colors : bool
+        The series are signature orders 0 to 3 (numbers, or texts that end in one).
     title : str
         Shown above the chart.
 
@@ -146,7 +149,7 @@ def onset_chart(
     Raises
     ------
     ValueError
-        If a column is missing.
+        If a column is missing, or a series is not an order.
     """
     require_columns(table, [x, y, "seed", *([series] if series else [])], "onset_chart")
     undefined = ~np.isfinite(table[y].to_numpy(dtype=float))
@@ -155,7 +158,7 @@ def onset_chart(
         raise ValueError(f"onset_chart expects a finite {y!r} in one row at least, got none.")
     numeric = pd.api.types.is_numeric_dtype(table[x])
     groups = ordered(table, series) if series else [""]
-    color, legend = series_color(groups, series, orders=False)
+    color, legend = series_color(groups, series, orders=order_colors)
     low, high = value_range(list(table[y]), log_y)
     missed = table["censored"].astype(bool) if "censored" in table else [False] * len(table)
     rows = [
