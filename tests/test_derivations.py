@@ -4,8 +4,11 @@
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 
+import ast
+import re
 from fractions import Fraction
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +17,23 @@ import torch
 
 from staircase_lib import gradients, models, signatures, tasks
 from staircase_lib.derivations import attention as att
-from staircase_lib.derivations import counting, feed_forward, joint, magnitudes, paths, softmax
+from staircase_lib.derivations import (
+    counting,
+    feed_forward,
+    joint,
+    magnitudes,
+    notation,
+    paths,
+    softmax,
+)
 from staircase_lib.derivations.identities import agree_at, rational_point, value_at, vanishes
-from staircase_lib.derivations.notation import LETTERS, coefficient, entry, legend, residual_entry
+from staircase_lib.derivations.notation import LETTERS, coefficient, entry, residual_entry
 from staircase_lib.derivations.typesetting import numbered
 
+ROOT = Path(__file__).resolve().parents[1]
+BOOK, LIBRARY = ROOT / "book", ROOT / "staircase_lib"
+DERIVATIONS = LIBRARY / "derivations"
+CELL = re.compile(r"^```\{code-cell\}.*?^```$", re.DOTALL | re.MULTILINE)
 F64 = torch.float64
 # Sequences with and without repeated tokens; the followed token 0 also stands twice.
 ROWS = {
@@ -418,10 +433,78 @@ def test_displays_are_numbered_and_broken():
         numbered("eq-none", "y")
 
 
-def test_every_letter_has_one_meaning():
-    symbols = [symbol for symbol, _, _ in legend()]
-    assert len(set(symbols)) == len(symbols)
-    assert all(meaning for _, _, meaning in legend())
+def letters_used(path):
+    """Calls of SymPy in a file that make a symbol or an open function, as ``line: call``."""
+    makers = {"Symbol", "symbols", "Function", "IndexedBase", "MatrixSymbol", "Wild"}
+    return [
+        f"{path.name}, line {node.lineno}: sp.{node.func.attr}"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in makers
+    ]
+
+
+def test_symbols_are_made_in_one_place_which_explains_each(tmp_path):
+    modules = sorted(DERIVATIONS.glob("*.py"))
+    assert len(modules) > 8
+    others = [module for module in modules if module.name != "notation.py"]
+    assert [use for module in others for use in letters_used(module)] == []
+    cells = [cell for page in BOOK.glob("*.md") for cell in CELL.findall(page.read_text())]
+    assert len(cells) > 100
+    assert [cell for cell in cells if re.search(r"sp\.(Symbol|symbols|Function)\(", cell)] == []
+    stray = tmp_path / "stray.py"
+    stray.write_text('import sympy as sp\nx = sp.symbols("x y")\n')
+    assert letters_used(stray) == ["stray.py, line 2: sp.symbols"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: notation.symbol("q"),
+        lambda: entry("q", 0),
+        lambda: entry("c", 0, 1),  # c is explained, but as a list of numbers
+        lambda: notation.indexed("q", range(2)),
+        lambda: notation.unknown("B"),
+    ],
+)
+def test_a_letter_without_a_meaning_is_refused(make):
+    with pytest.raises(ValueError, match="expected one of notation.toml, which says what each"):
+        make()
+
+
+def test_letters_are_explained_in_full_and_once():
+    whole = {"key": "q", "group": "data", "latex": "q", "name": "queue", "meaning": "a line"}
+    whole |= {"shape": "$n$", "first": "{eq}`eq-ffn`"}
+    assert notation.read_signs([whole])["q"].name == "queue"
+    for part in whole:
+        with pytest.raises(ValueError, match=f"its {part} is missing"):
+            notation.read_signs([{**whole, part: " "}])
+    with pytest.raises(ValueError, match="'colour' is none of"):
+        notation.read_signs([{**whole, "colour": "red"}])
+    with pytest.raises(ValueError, match="expected a group of .* got 'music'"):
+        notation.read_signs([{**whole, "group": "music"}])
+    with pytest.raises(ValueError, match="letter 'q' in notation.toml: explained twice"):
+        notation.read_signs([whole, whole])
+
+
+def test_the_page_of_notation_shows_every_letter():
+    page = "\n".join(map(notation.table, notation.GROUPS))
+    rows = [line for line in page.splitlines() if line.startswith("| $")]
+    assert len(rows) == len(notation.SIGNS) > 60
+    assert all(row.count(" | ") == 4 for row in rows)  # no bar inside a cell
+    for sign in notation.SIGNS.values():
+        assert sum(f"| ${sign.latex}$ |" in row and sign.meaning in row for row in rows) == 1
+    shown = (BOOK / "notation.md").read_text(encoding="utf-8")
+    assert [group for group in notation.GROUPS if f'notation.table("{group}")' not in shown] == []
+    with pytest.raises(KeyError, match="expected one of"):
+        notation.table("music")
+
+
+def test_names_in_code_are_names_of_the_library():
+    text = "\n".join(path.read_text(encoding="utf-8") for path in LIBRARY.rglob("*.py"))
+    words = set(re.findall(r"\w+", text))
+    assert {sign.code for sign in notation.SIGNS.values() if sign.code} <= words
 
 
 def test_bad_input():

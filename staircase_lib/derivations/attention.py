@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sympy as sp
 
 from .feed_forward import Example
-from .notation import entry, residual_entry
+from .notation import entry, indexed, residual_entry
 from .softmax import cross_entropy, softmax
 
 __all__ = [
@@ -143,8 +144,8 @@ def residual_values(model: Attention, data: Sequence[Example]) -> dict[sp.Symbol
     r"""What the residual symbols stand for, :math:`r_{s,v}=-\partial\ell_s/\partial f_v`."""
     values = {}
     for s, example in enumerate(data):
-        f = sp.symbols(f"f_:{model.vocab_size}", real=True)
-        put = dict(zip(f, _logits(model, example.tokens), strict=True))
+        f = indexed("f", range(model.vocab_size))
+        put: Any = dict(zip(f, _logits(model, example.tokens), strict=True))
         loss = cross_entropy(f, example.label)
         values |= {residual_entry(s, v): -sp.diff(loss, x).subs(put) for v, x in enumerate(f)}
     return values

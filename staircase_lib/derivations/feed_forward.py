@@ -23,7 +23,7 @@ from itertools import combinations, permutations
 
 import sympy as sp
 
-from .notation import coefficient, entry, frequency, residual_entry
+from .notation import coefficient, entry, frequency, indexed, residual_entry
 from .softmax import cross_entropy
 
 __all__ = [
@@ -142,7 +142,7 @@ def residual_values(model: FeedForward, data: Sequence[Example]) -> dict[sp.Symb
     r"""What the residual symbols stand for: :math:`r_{s,v}=\mathbb 1\{v=y_s\}-s_v(X_s)`."""
     values = {}
     for s, example in enumerate(data):
-        f = sp.symbols(f"f_:{model.vocab_size}", real=True)
+        f = indexed("f", range(model.vocab_size))
         logits = model.logits(model.embed(example.tokens))
         for v, each in enumerate(f):
             slope = -sp.diff(cross_entropy(f, example.label), each)

@@ -20,6 +20,8 @@ from itertools import product
 
 import sympy as sp
 
+from .notation import symbol
+
 __all__ = [
     "A",
     "B",
@@ -34,10 +36,11 @@ __all__ = [
     "weight_limit",
 ]
 
-N = sp.Symbol("N", positive=True, integer=True)
-A, B, Y = sp.symbols("a b y", nonnegative=True, integer=True)
+N = symbol("N", positive=True, integer=True)
+A, B = (symbol("operands", name, nonnegative=True, integer=True) for name in "ab")
+Y = symbol("y", nonnegative=True, integer=True)
 #: Weight of the operator's signature in the sum.
-weight = sp.Symbol("lambda", positive=True)
+weight = symbol("operator weight", "lambda")
 
 
 def operator_signature(operator: str, label: sp.Expr = Y) -> sp.Expr:

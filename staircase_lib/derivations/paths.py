@@ -22,7 +22,7 @@ import sympy as sp
 from sympy.core.function import AppliedUndef
 
 from .feed_forward import activation
-from .notation import LETTERS, entry
+from .notation import LETTERS, entry, primed, symbol, unknown
 from .softmax import softmax
 
 __all__ = [
@@ -53,8 +53,8 @@ def scalar_chain() -> tuple[sp.Expr, dict[str, sp.Expr]]:
         .. math:: \partial_sf\cdot1,\qquad \partial_sf\cdot\partial_eA,\qquad
                   \partial_sf\cdot\partial_uF\,(1+\partial_eA).
     """
-    A, F, f = sp.Function("A"), sp.Function("F"), sp.Function("f")
-    e, u, s = sp.symbols("e u s", real=True)
+    A, F, f = (unknown(letter) for letter in "AFf")
+    e, u, s = (symbol(letter, real=True) for letter in "eus")
     stream_u = e + A(e)
     stream_s = stream_u + F(stream_u)
     gradient = sp.diff(f(stream_s), e).doit()
@@ -79,7 +79,7 @@ def with_primes(expression: sp.Expr) -> sp.Expr:
     for node in slopes:
         function = (node.expr if isinstance(node, sp.Subs) else node).atoms(AppliedUndef)
         outer = max(function, key=lambda applied: len(applied.atoms(AppliedUndef)))
-        names[node] = sp.Symbol(f"{outer.func.__name__}'")
+        names[node] = primed(outer.func.__name__)
     return expression.xreplace(names)
 
 
@@ -104,9 +104,9 @@ class Block:
     h: int
     degree: int
 
-    def matrix(self, letter: str, rows: int, columns: int) -> sp.Matrix:
+    def matrix(self, letter: str, rows: int, columns: int, upper: str = "") -> sp.Matrix:
         """A matrix of symbols."""
-        return sp.Matrix(rows, columns, lambda a, b: entry(letter, a, b))
+        return sp.Matrix(rows, columns, lambda a, b: entry(letter, a, b, upper=upper))
 
     @property
     def E(self) -> sp.Matrix:
@@ -192,8 +192,7 @@ def derived_parts(model: Block, tokens: Sequence[int], token: int) -> dict[str, 
     The stream gets a copy of the embeddings for each writer; differentiating for one copy and then
     setting all equal leaves that writer's part.
     """
-    names = {path: f"E^{{{path}}}" for path in PATHS}
-    tables = {path: model.matrix(name, model.vocab_size, model.d) for path, name in names.items()}
+    tables = {path: model.matrix("E", model.vocab_size, model.d, upper=path) for path in PATHS}
     rows = {path: sp.Matrix([table.row(x) for x in tokens]) for path, table in tables.items()}
     inside = rows["ffn"].row(-1) + model.attend(rows["ffn"])
     stream = rows["direct"].row(-1) + model.attend(rows["attention"]) + model.feed(inside)

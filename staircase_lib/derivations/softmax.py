@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import sympy as sp
 
-from .notation import LETTERS
+from .notation import LETTERS, indexed
 
 __all__ = [
     "cross_entropy",
@@ -51,13 +51,13 @@ def residual(vocab_size: int, label: int) -> list[sp.Expr]:
     list of Expr
         In the symbols ``f_0, f_1, …``; equal to :math:`\mathbb 1\{v=y\}-s_v`.
     """
-    f = sp.symbols(f"f_:{vocab_size}", real=True)
+    f = indexed("f", range(vocab_size))
     return [-sp.diff(cross_entropy(f, label), each) for each in f]
 
 
 def cumulant(n: int) -> sp.Symbol:
     r"""Symbol of the :math:`n`-th cumulant :math:`\kappa_n` of the logits, for :math:`n\ge2`."""
-    return sp.Symbol(f"kappa_{n}", real=True)
+    return indexed("kappa", [n])[0]
 
 
 def softmax_derivative(order: int) -> sp.Expr:
