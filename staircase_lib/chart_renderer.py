@@ -40,10 +40,12 @@ class ChartRenderer(MimeRenderPlugin):
         description = str(spec.get("description", "chart"))
         before, after = chart_html(spec, description, _picture_height(renderer, data))
         picture = _picture(renderer, data, description)
+        note = _output(renderer, data).get("metadata", {}).get("staircase", {}).get("note", "")
         return [
             nodes.raw(text=before, format="html"),
             *picture,
             nodes.raw(text=after, format="html"),
+            *([nodes.paragraph(note, note, classes=["sc-note"])] if note else []),
         ]
 
 
@@ -55,6 +57,7 @@ def chart_html(spec: dict[str, Any], description: str, height: float) -> tuple[s
         f'<div class="sc-view" role="img" aria-label="{escape(description)}" '
         f'style="min-height:{height:g}px"></div>'
         f'<div class="sc-controls" style="min-height:{controls}px"></div>'
+        '<div class="sc-tools"></div>'
         f'<script type="application/json" class="sc-spec">{inert_json(spec)}</script>'
         "<noscript>"
     )

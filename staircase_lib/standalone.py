@@ -16,6 +16,7 @@ from typing import Any
 
 from staircase_lib.figures import style
 from staircase_lib.printable import printable
+from staircase_lib.vega_script import VEGA_LITE, vega_script
 
 __all__ = ["document", "figure", "number", "table", "token"]
 
@@ -89,8 +90,10 @@ _SCRIPT = """
     const embed = async () => {
       results.get(box)?.finalize();
       controls.replaceChildren();
-      const result = await vegaEmbed(host, themed(spec), {
-        mode: "vega-lite", actions: false, bind: controls,
+      // Vega 6 runs what Vega-Lite compiled for Vega 5, but would warn of that in the console.
+      const { $schema, ...compiled } = vegaLite.compile(themed(spec)).spec;
+      const result = await vegaEmbed(host, compiled, {
+        mode: "vega", actions: false, bind: controls,
         renderer: about.canvas ? "canvas" : "svg",
         tooltip: { theme: dark.matches ? "dark" : "light" },
         loader: { load: () => Promise.reject(new Error("charts carry their own data")) },
@@ -185,7 +188,7 @@ def figure(name: str, chart: Any, caption: str, absent: str = "") -> str:
     if chart is None:
         return f"<p><em>{escape(absent)}</em></p>"
     spec = chart.to_dict()
-    png = vegalite_to_png(spec, vl_version="5.20", scale=1.5, allowed_base_urls=[])
+    png = vegalite_to_png(spec, vl_version=VEGA_LITE, scale=1.5, allowed_base_urls=[])
     description = str(spec["description"])
     before, after = chart_html(spec, description, int.from_bytes(png[20:24], "big") / 1.5)
     picture = base64.b64encode(png).decode()
@@ -209,17 +212,12 @@ def document(title: str, body: Sequence[str], numbers: Mapping[str, Any]) -> str
     -------
     str
     """
-    from vl_convert import javascript_bundle
-
     from staircase_lib.chart_renderer import inert_json
 
-    vega = javascript_bundle(vl_version="5.20").replace("</script", "<\\/script")  # pyright: ignore[reportCallIssue]
+    vega = vega_script().replace("</script", "<\\/script")
     constants = f"const DARK = {json.dumps(style.DARK)};"
     # A browser sees single line ends, and hashes what it sees.
-    scripts = [
-        "\n".join(code.splitlines())
-        for code in (f"(function(){{{vega}\n}})();", f"{{{constants}{_SCRIPT}}}")
-    ]
+    scripts = ["\n".join(code.splitlines()) for code in (vega, f"{{{constants}{_SCRIPT}}}")]
     allowed = " ".join(f"'sha256-{_hash(code)}'" for code in scripts)
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',

@@ -52,7 +52,8 @@ MAY_IMPORT = {
         *("gradients", "alignment"),
     },
     "printable": set(),
-    "standalone": {"vl_convert", "figures", "printable", "chart_renderer"},
+    "standalone": {"vl_convert", "figures", "printable", "chart_renderer", "vega_script"},
+    "vega_script": {"vl_convert"},
     "series_report": {"pandas", "figures", "language", "printable", "standalone"},
     "report": {
         *("numpy", "pandas", "signatures", "measurement", "figures", "printable", "standalone"),
@@ -66,11 +67,12 @@ MAY_IMPORT = {
     "chapters": {"jupytext", "nbformat", "yaml"},
     "notebooks": {"papermill", "nbformat", "psutil", "traitlets", "chapters"},
     "settings": {"chapters"},
+    "live": {"jupyter_server", "tornado", "traitlets", "yaml", "chapters", "notebooks"},
     "pages": {"nbformat", "yaml", "freshness", "chapters"},
     "book": {"nbformat", "claims", "freshness", "chapters", "notebooks", "pages"},
     "commands": {
         *("book", "chapters", "notebooks", "models", "task_files", "measurement", "report"),
-        *("corpus_report", "language", "printable", "series_report", "commands"),
+        *("corpus_report", "language", "printable", "series_report", "commands", "live"),
     },
     "__main__": {"chapters", "commands", "notebooks"},
 }

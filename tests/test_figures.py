@@ -244,7 +244,7 @@ def test_hostile_text_stays_text(text: str) -> None:
     ).to_dict()
     page = Elements()
     page.feed("".join(chart_html(spec, spec["description"] + text, 100)))
-    assert page.tags == ["div", "div", "div", "script", "noscript"]
+    assert page.tags == ["div", "div", "div", "div", "script", "noscript"]
     assert not [name for name in page.attributes if name.startswith("on")]
     assert json.loads(page.script) == spec
 

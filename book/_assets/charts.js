@@ -3,15 +3,15 @@
    A chart is a box with an inert Vega-Lite specification (staircase_lib/chart_renderer.py). It is
    drawn when it comes near the viewport, with Vega from this site, in the colours of the page's
    theme and in the width that there is; it is drawn again, its controls where they stood, when either
-   changes. Charts of one clock share the current moment: a slider that is moved moves the other
-   sliders and the thin rules in the curves. */
+   changes. What charts share (moments, tokens) is in chart_links.js, their data and pictures to take
+   along in chart_data.js. */
 (function () {
   "use strict";
 
   const VEGA = new URL("vendor/vega-embed.js", document.currentScript.src).href;
   const NARROWEST_PANEL = 90;
-  const drawn = new Map(); // box -> {view, about, result}
-  const moments = new Map(); // clock -> step
+  const drawn = new Map(); // box -> {view, about, result, spec, room}
+  const steps = []; // what else is done with a chart that has been drawn
   let vega = null;
 
   function loadVega() {
@@ -51,10 +51,17 @@
 
   const isDark = () => document.documentElement.dataset.theme === "dark";
 
-  function themed(spec) {
+  function themed(spec, { dark = isDark(), background = "transparent" } = {}) {
     const font = getComputedStyle(document.body).fontFamily;
-    const config = merge(spec.config || {}, { font, background: "transparent" });
-    return { ...spec, config: isDark() ? merge(config, DARK) : config };
+    const config = merge(spec.config || {}, { font, background });
+    return { ...spec, config: dark ? merge(config, DARK) : config };
+  }
+
+  /* Vega-Lite 5 writes into what it compiles that Vega 5 is to run it. Vega 6 runs it as well, but
+     would say so in the console, once a chart. */
+  function compiled(spec) {
+    const { $schema, ...vegaSpec } = window.vegaLite.compile(spec).spec;
+    return vegaSpec;
   }
 
   // ---- width ------------------------------------------------------------------------------
@@ -82,8 +89,8 @@
     const host = box.querySelector(".sc-view");
     const controls = box.querySelector(".sc-controls");
     controls.replaceChildren();
-    const result = await window.vegaEmbed(host, themed(spec), {
-      mode: "vega-lite",
+    const result = await window.vegaEmbed(host, compiled(themed(spec)), {
+      mode: "vega",
       actions: false,
       bind: controls,
       renderer: about.canvas ? "canvas" : "svg",
@@ -130,10 +137,9 @@
       result = await embed(box, fitted, about);
     }
     host.style.minHeight = "";
-    const hasRule = (spec.params || []).some((param) => param.name === "now");
-    drawn.set(box, { view: result.view, about, result, room, hasRule });
-    if (about.slider) prepareSlider(box, result.view, about);
-    if (moments.has(about.clock)) await show(drawn.get(box), moments.get(about.clock));
+    const chart = { view: result.view, about, result, spec: fitted, room };
+    drawn.set(box, chart);
+    for (const step of steps) await step(box, chart);
     // The box has the text that tells what the picture shows; its marks are not told one by one.
     for (const svg of box.querySelectorAll(".sc-view svg")) svg.setAttribute("aria-hidden", "true");
     box.dataset.state = "drawn";
@@ -173,45 +179,20 @@
     box.appendChild(holder);
   }
 
-  // ---- the current moment -----------------------------------------------------------------
-
-  function prepareSlider(box, view, about) {
-    const { param, steps, label } = about.slider;
-    const input = box.querySelector(".sc-controls input[type=range]");
-    if (!input) return;
-    const caption = input.closest("label") || input.parentElement;
-    const name = document.createElement("span");
-    name.className = "sc-slider-name";
-    name.textContent = label;
-    const output = document.createElement("output");
-    caption.replaceChildren(name, input, output);
-    input.setAttribute("aria-label", label);
-    const tell = (position) => {
-      const text = Number(steps[position]).toLocaleString("en");
-      output.textContent = text;
-      input.setAttribute("aria-valuetext", label + " " + text);
-    };
-    tell(view.signal(param));
-    view.addSignalListener(param, (_, position) => tell(position));
-    input.addEventListener("input", () => share(box, about.clock, steps[Number(input.value)]));
-  }
-
-  function share(source, clock, step) {
-    moments.set(clock, step);
-    for (const [box, chart] of drawn) {
-      if (box !== source && chart.about.clock === clock) show(chart, step);
-    }
-  }
-
-  function show({ view, about, hasRule }, step) {
-    if (about.slider) view.signal(about.slider.param, nearest(about.slider.steps, step));
-    if (hasRule) view.signal("now", step);
-    return view.runAsync();
-  }
-
-  function nearest(steps, step) {
-    const distance = (s) => Math.abs(Math.log1p(Math.max(s, 0)) - Math.log1p(Math.max(step, 0)));
-    return steps.reduce((best, s, k) => (distance(s) < distance(steps[best]) ? k : best), 0);
+  /* A box like those of the page, for a specification that comes later (from a kernel). It is drawn
+     once it is in the page and near the viewport. */
+  function makeBox(spec) {
+    const part = (tag, name) => Object.assign(document.createElement(tag), { className: name });
+    const box = part("div", "sc-chart");
+    const view = part("div", "sc-view");
+    view.setAttribute("role", "img");
+    view.setAttribute("aria-label", spec.description || "chart");
+    const script = part("script", "sc-spec");
+    script.type = "application/json";
+    script.textContent = JSON.stringify(spec);
+    box.append(view, part("div", "sc-controls"), part("div", "sc-tools"), script);
+    onSight.observe(box);
+    return box;
   }
 
   // ---- when -------------------------------------------------------------------------------
@@ -227,15 +208,27 @@
   const boxes = () => [...document.querySelectorAll(".sc-chart")];
   const start = () => boxes().forEach((box) => onSight.observe(box));
 
+  /* Boxes that have left the page are forgotten. */
+  function remaining() {
+    for (const [box, chart] of drawn) {
+      if (box.isConnected) continue;
+      chart.result.finalize();
+      drawn.delete(box);
+    }
+    return [...drawn];
+  }
+
   let resizing = 0;
   window.addEventListener("resize", () => {
     clearTimeout(resizing);
     resizing = setTimeout(() => {
-      for (const [box, chart] of drawn) if (box.clientWidth && box.clientWidth !== chart.room) schedule(box);
+      for (const [box, chart] of remaining()) {
+        if (box.clientWidth && box.clientWidth !== chart.room) schedule(box);
+      }
     }, 150);
   });
 
-  new MutationObserver(() => [...drawn.keys()].forEach(schedule)).observe(
+  new MutationObserver(() => remaining().forEach(([box]) => schedule(box))).observe(
     document.documentElement, { attributes: true, attributeFilter: ["data-theme"] },
   );
 
@@ -255,7 +248,17 @@
     }
   });
 
-  window.staircaseCharts = { drawn, drawAll: () => Promise.all(boxes().map(schedule)) };
-  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
-  else start();
+  window.staircaseCharts = {
+    drawn,
+    remaining,
+    themed,
+    compiled,
+    keepChoices,
+    box: makeBox,
+    drawAll: () => Promise.all(boxes().map(schedule)),
+    whenDrawn: (step) => steps.push(step),
+  };
+  // Not before chart_links.js and chart_data.js have said what they do with a chart.
+  if (document.readyState === "complete") start();
+  else document.addEventListener("DOMContentLoaded", start);
 })();
