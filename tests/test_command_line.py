@@ -63,6 +63,11 @@ MAY_IMPORT = {
         "language",
     },
     "chart_renderer": {"docutils", "myst_nb"},
+    "rules": {"numpy", "tasks"},
+    "explorers": {
+        *("ipywidgets", "IPython", "altair", "numpy", "pandas", "torch", "tasks", "signatures"),
+        *("models", "gradients", "alignment", "stairs", "rules", "figures"),
+    },
     "freshness": set(),
     "chapters": {"jupytext", "nbformat", "yaml"},
     "notebooks": {"papermill", "nbformat", "psutil", "traitlets", "chapters"},
