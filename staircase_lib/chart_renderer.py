@@ -18,6 +18,7 @@ from myst_nb.core.render import MimeData, MimeRenderPlugin, NbElementRenderer
 
 VEGALITE_MIME = "application/vnd.vegalite.v5+json"
 CLAIM_MIME = "application/vnd.staircase.claim+json"
+RECORDINGS_MIME = "application/vnd.staircase.recordings+json"
 _HTML_BUILDERS = ("html", "dirhtml", "singlehtml", "readthedocs", "readthedocsdirhtml")
 _HEIGHT_WITHOUT_PICTURE = 300
 
@@ -25,7 +26,9 @@ _HEIGHT_WITHOUT_PICTURE = 300
 class ChartRenderer(MimeRenderPlugin):
     """Renders ``application/vnd.vegalite.v5+json``, before any other form of the output."""
 
-    mime_priority_overrides: ClassVar[Any] = [(name, VEGALITE_MIME, 1) for name in _HTML_BUILDERS]
+    mime_priority_overrides: ClassVar[Any] = [
+        (name, mime, 1) for name in _HTML_BUILDERS for mime in (VEGALITE_MIME, RECORDINGS_MIME)
+    ]
 
     @staticmethod
     def handle_mime(
@@ -34,6 +37,8 @@ class ChartRenderer(MimeRenderPlugin):
         """The chart's box as docutils nodes; None for every other kind of output."""
         if data.mime_type == CLAIM_MIME:
             return []  # data for the ledger; its text/html is what a reader sees
+        if data.mime_type == RECORDINGS_MIME:
+            return _recordings(renderer, data)
         if data.mime_type != VEGALITE_MIME:
             return None
         spec: Any = data.content
@@ -64,6 +69,19 @@ def chart_html(spec: dict[str, Any], description: str, height: float) -> tuple[s
     return before, "</noscript></div>"
 
 
+def _recordings(renderer: NbElementRenderer, data: MimeData) -> list[nodes.Element]:
+    """The box of recorded runs, which ``_static/explorer.js`` draws, and its picture."""
+    described = str(_output(renderer, data).get("data", {}).get("text/plain", "recorded runs"))
+    before = (
+        '<div class="sc-explorer">'
+        f'<script type="application/json" class="sc-recorded">{inert_json(data.content)}</script>'
+        "<noscript>"
+    )
+    picture = _picture(renderer, data, described)
+    after = nodes.raw(text="</noscript></div>", format="html")
+    return [nodes.raw(text=before, format="html"), *picture, after]
+
+
 def _controls(param: dict[str, Any]) -> int:
     """How many sliders, menus or rows of buttons a parameter has."""
     if "bind" not in param:
@@ -84,7 +102,7 @@ def _output(renderer: NbElementRenderer, data: MimeData) -> dict[str, Any]:
     if data.cell_index is None:
         return {}
     _, outputs = renderer.renderer.nb_client.code_cell_outputs(data.cell_index)
-    same = (o for o in outputs if o.get("data", {}).get(VEGALITE_MIME) == data.content)
+    same = (o for o in outputs if o.get("data", {}).get(data.mime_type) == data.content)
     return next(same, {})  # pyright: ignore[reportArgumentType]
 
 
