@@ -51,6 +51,10 @@ MAY_IMPORT = {
         *("numpy", "pandas", "torch", "tasks", "signatures", "models", "training", "stairs"),
         *("gradients", "alignment"),
     },
+    "recordings": {
+        *("numpy", "torch", "tasks", "signatures", "models", "training", "gradients", "alignment"),
+        "stairs",
+    },
     "printable": set(),
     "standalone": {"vl_convert", "figures", "printable", "chart_renderer", "vega_script"},
     "vega_script": {"vl_convert"},

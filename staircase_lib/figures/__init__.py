@@ -16,6 +16,7 @@ from staircase_lib.figures.geometry import pca_scatter, similarity_heatmap
 from staircase_lib.figures.orders import order_bars
 from staircase_lib.figures.panels import interval_panels
 from staircase_lib.figures.phase import phase_diagram
+from staircase_lib.figures.recorded_runs import RecordedRuns, storyboard
 from staircase_lib.figures.search_map import search_map
 from staircase_lib.figures.small_multiples import onset_panels, paired_clouds
 from staircase_lib.figures.style import ORDER_COLORS, SERIES_COLORS, enable
@@ -24,6 +25,7 @@ from staircase_lib.figures.token_scatter import token_scatter
 __all__ = [
     "ORDER_COLORS",
     "SERIES_COLORS",
+    "RecordedRuns",
     "decision_table",
     "distributions",
     "enable",
@@ -41,5 +43,6 @@ __all__ = [
     "signature_bars",
     "similarity_heatmap",
     "stacked_scores",
+    "storyboard",
     "token_scatter",
 ]
