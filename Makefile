@@ -8,7 +8,7 @@ BIN := .venv/bin
 READY := .venv/.installed
 LAB_SETTINGS := .venv/etc/jupyter/labconfig/default_setting_overrides.json
 
-.PHONY: book test bench lint format lab serve record clean
+.PHONY: book test bench lint format lab live serve record clean
 
 book: $(READY)
 	$(BIN)/python -m staircase_lib book --profile $(PROFILE)
@@ -31,6 +31,10 @@ format: $(READY)
 lab: $(READY)
 	$(BIN)/python -m jupytext_config --settings-file $(LAB_SETTINGS) set-default-viewer markdown
 	$(BIN)/jupyter lab book/introduction.md
+
+# The pages as they are built, with code that runs in them; on this machine only.
+live: $(READY)
+	$(BIN)/python -m staircase_lib live
 
 serve: book
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html 8000

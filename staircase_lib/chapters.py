@@ -197,6 +197,8 @@ def read_chapter(path: Path) -> Chapter:
         cell["id"] = (
             f"cell-{index}"  # jupytext draws them at random; the same text must give the same pages
         )
+    if declared[0]:
+        notebook.metadata["staircase"] = {"profiles": declared[0]}  # the page can offer them
     cells = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ())]
     if len(cells) > 1:
         raise BookError(f"{name}: {len(cells)} cells are tagged `parameters`; expected at most one")

@@ -1,0 +1,1 @@
+/* Says nothing. `make live` answers in its place and tells the page that code can run here (staircase_lib/live.py). */
