@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("numpy", "scipy", "torch", "pyarrow", "duckdb", "tokengrams", "litgpt")
 Row = dict[str, Any]
 ROWS = pytest.StashKey[list[Row]]()
+LAWS = pytest.StashKey[list[Row]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[ROWS] = []
+    config.stash[LAWS] = []
 
 
 def row(
@@ -88,6 +90,12 @@ def recorded(request: pytest.FixtureRequest) -> list[Row]:
 
 
 @pytest.fixture
+def grown(request: pytest.FixtureRequest) -> list[Row]:
+    """Laws of growth of this run."""
+    return request.config.stash[LAWS]
+
+
+@pytest.fixture
 def beside(benchmark: Any, recorded: list[Row]) -> Callable[..., None]:
     """Measure `other` beside `ours`: in each round one after the other, after a round to warm up.
 
@@ -131,6 +139,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         ratio = "×{ratio} ({ratio_low}–{ratio_high})" if entry["ratio"] is not None else ""
         line = "{group}: {what}: {median} ({low}–{high}) {unit} " + ratio
         terminalreporter.write_line(line.format(**entry))
+    for entry in config.stash[LAWS]:
+        line = "{what}, {quantity}, {varied}: {exponent} ({low}–{high}), should be {expected}"
+        terminalreporter.write_line(line.format(**entry))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
@@ -153,5 +164,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         },
         "versions": {name: version(name) for name in PACKAGES if find_spec(name)},
         "rows": session.config.stash[ROWS],
+        "laws": session.config.stash[LAWS],
     }
     path.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

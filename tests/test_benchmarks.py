@@ -102,3 +102,25 @@ def test_plain_training_and_signatures(benchmarks):
     np.testing.assert_allclose(
         plain.label_signature(sums), signatures.label_signature(sums, 1), atol=1e-15
     )
+
+
+def test_laws_of_growth(benchmarks):
+    """The slope of an exact law, and of the operations that a step is held to."""
+    growth = benchmarks("bench_growth")
+    sizes = [10, 20, 40]
+    law = growth.law("it", "seconds", "n", sizes, np.array([[1, 4, 16], [3, 12, 48]]), 2.0)
+    assert (law["exponent"], law["low"], law["high"], law["costs"]) == (2.0, 2.0, 2.0, [2, 8, 32])
+    # Wrong variant: a cost with a constant part has a smaller slope, and is not taken for a square.
+    assert growth.exponent(sizes, [11, 14, 26]) < 1
+    steps = [growth.operations(**{**growth.BASE, "seeds": seeds}) for seeds in (2, 4)]
+    assert steps[1] == 2 * steps[0]
+
+
+def test_memory_is_watched(benchmarks):
+    watching = benchmarks("watching")
+    with watching.watched(0.001) as found:
+        block = np.ones(40_000_000 // 8)
+        watching.threading.Event().wait(0.05)
+    del block
+    taken = found["peak"]["anonymous"] - found["before"]["anonymous"]
+    assert 35e6 < taken < 120e6
