@@ -656,11 +656,14 @@ def compare_probes(
 
         def view() -> View:
             panels = {"embeddings": similar, "predicted, held out": np.clip(probe.predicted, -1, 1)}
-            r = f"{probe.correlation:.2f}" if np.isfinite(probe.correlation) else "not defined"
+            seen, held_out = (
+                f"{r:.2f}" if np.isfinite(r) else "not defined"
+                for r in (probe.fitted_correlation, probe.correlation)
+            )
             return View(
                 [figures.similarity_heatmap([0], panels, labels)],
-                f"{run}, step {steps[index]:,}: held-out correlation {r}, in sample "
-                f"{probe.fitted_correlation:.2f}; mean squared error {probe.mse:.2g}, of the "
+                f"{run}, step {steps[index]:,}: held-out correlation {held_out}, "
+                f"in sample {seen}; mean squared error {probe.mse:.2g}, of the "
                 f"constant guess {probe.baseline_mse:.2g}.",
             )
 
