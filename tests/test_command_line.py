@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "claims": {"numpy"},
     "figures": {
         *("altair", "vl_convert", "numpy", "pandas", "alignment", "claims", "figures"),
-        "printable",
+        *("printable", "PIL"),
     },
     "task_files": {"numpy", "pyarrow", "tasks"},
     "measurement": {
@@ -78,9 +78,19 @@ MAY_IMPORT = {
     "settings": {"chapters"},
     "live": {"jupyter_server", "tornado", "traitlets", "yaml", "chapters", "notebooks"},
     "pages": {"nbformat", "yaml", "freshness", "chapters"},
-    "book": {"nbformat", "claims", "freshness", "chapters", "notebooks", "pages"},
+    "estimates": set(),
+    "book": {"nbformat", "claims", "estimates", "freshness", "chapters", "notebooks", "pages"},
     "commands": {
-        *("book", "chapters", "notebooks", "models", "task_files", "measurement", "report"),
+        *(
+            "book",
+            "chapters",
+            "estimates",
+            "notebooks",
+            "models",
+            "task_files",
+            "measurement",
+            "report",
+        ),
         *("corpus_report", "language", "printable", "series_report", "commands", "live"),
     },
     "__main__": {"chapters", "commands", "notebooks"},

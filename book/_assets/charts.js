@@ -28,7 +28,7 @@
 
   // ---- theme ------------------------------------------------------------------------------
 
-  const INK = "#e6edf3", MUTED = "#a8b3bf", LINE = "#6e7681", GRID = "#30363d";
+  const INK = "#e6edf3", MUTED = "#a8b3bf", LINE = "#6e7681", GRID = "#30363d", GROUND = "#14181d";
   const DARK = {
     view: { stroke: GRID },
     title: { color: INK },
@@ -38,6 +38,7 @@
     style: {
       "direct-label": { color: INK }, moment: { color: INK }, "token-point": { stroke: INK },
       threshold: { color: MUTED }, "threshold-label": { color: MUTED },
+      "token-mark": { color: INK }, "token-halo": { color: GROUND }, "token-name": { color: INK },
     },
   };
 
@@ -232,12 +233,13 @@
     document.documentElement, { attributes: true, attributeFilter: ["data-theme"] },
   );
 
-  // Paper is light, and a chart that was never seen has not been drawn: both print as pictures.
+  // Paper is light and finer than a canvas, and a chart that was never seen has not been drawn: all
+  // these print as pictures.
   window.addEventListener("beforeprint", () => {
     for (const box of boxes()) {
-      if (drawn.has(box) && !isDark()) continue;
+      if (drawn.has(box) && !isDark() && !drawn.get(box).about.canvas) continue;
       showPicture(box);
-      box.classList.add("sc-print-picture");
+      if (box.querySelector(".sc-picture")) box.classList.add("sc-print-picture");
     }
   });
   window.addEventListener("afterprint", () => {

@@ -10,7 +10,7 @@ import pandas as pd
 
 from staircase_lib.figures import style
 from staircase_lib.figures.series import end_labels, ends_of, series_color, value_range
-from staircase_lib.figures.tables import ordered, require_columns
+from staircase_lib.figures.tables import ordered, printable_texts, require_columns
 
 
 def interval_chart(
@@ -51,6 +51,7 @@ def interval_chart(
         If a column is missing or an interval does not hold its median.
     """
     require_columns(table, ["name", "median", "low", "high"], "interval_chart")
+    table = printable_texts(table)
     wrong = table[(table["low"] > table["median"]) | (table["median"] > table["high"])]
     if len(wrong):
         raise ValueError(
@@ -153,7 +154,7 @@ def onset_chart(
     """
     require_columns(table, [x, y, "seed", *([series] if series else [])], "onset_chart")
     undefined = ~np.isfinite(table[y].to_numpy(dtype=float))
-    table = table.loc[~undefined]
+    table = printable_texts(table.loc[~undefined])
     if table.empty:
         raise ValueError(f"onset_chart expects a finite {y!r} in one row at least, got none.")
     numeric = pd.api.types.is_numeric_dtype(table[x])

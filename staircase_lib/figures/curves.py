@@ -16,7 +16,7 @@ from staircase_lib.figures.series import (
     threshold_rule,
     value_range,
 )
-from staircase_lib.figures.tables import ordered, require_columns
+from staircase_lib.figures.tables import ordered, printable_texts, require_columns
 
 
 def metric_curves(
@@ -71,6 +71,7 @@ def metric_curves(
     require_columns(
         table, ["step", "value", "seed", *(c for c in (series, facet) if c)], "metric_curves"
     )
+    table = printable_texts(table)
     groups = ordered(table, series) if series else [""]
     color, legend = series_color(groups, series, orders=order_colors)
     low, high = span = domain or value_range([*table["value"], threshold], log_y)

@@ -8,7 +8,7 @@ import altair as alt
 import pandas as pd
 
 from staircase_lib.figures import style
-from staircase_lib.figures.tables import ordered, require_columns, require_single
+from staircase_lib.figures.tables import ordered, printable_texts, require_columns, require_single
 
 
 def stacked_scores(
@@ -36,6 +36,7 @@ def stacked_scores(
     """
     require_columns(table, ["sequence", "part", "label", "value"], "stacked_scores")
     require_single(table, ["sequence", "part", "label"], "stacked_scores")
+    table = printable_texts(table)
     data: Any = table  # pandas' own annotations know too little of columns
     sequences, parts = list(data["sequence"].unique()), list(data["part"].unique())
     if len(sequences) > 4 or len(parts) > 4 or (data["value"] < 0).any():
@@ -124,6 +125,7 @@ def decision_table(
     """
     require_columns(table, ["panel", "row", "column", "answer", "right"], "decision_table")
     require_single(table, ["panel", "row", "column"], "decision_table")
+    table = printable_texts(table)
     data: Any = table
     panels = list(data["panel"].unique())
     if len(panels) > 4:
@@ -150,9 +152,11 @@ def decision_table(
             )
         ]  # fmt: skip
         axis = alt.Axis(ticks=False, domain=False, labelAngle=0)
+        x = alt.X("c:N", sort=[str(c) for c in columns], title=column_title, axis=axis)
+        y = alt.Y("r:N", sort=[str(r) for r in rows], title=row_title, axis=axis)
         base = alt.Chart(alt.Data(values=cells)).encode(
-            x=alt.X("c:N", sort=[str(c) for c in columns], title=column_title, axis=axis),
-            y=alt.Y("r:N", sort=[str(r) for r in rows], title=row_title, axis=axis),
+            x=x,
+            y=y,
             tooltip=[
                 alt.Tooltip("r:N", title=row_title),
                 alt.Tooltip("c:N", title=column_title),
@@ -180,7 +184,12 @@ def decision_table(
         wrong = base.transform_filter("!datum.right").mark_text(
             text="✗", fontSize=9, color="#D55E00", dx=10, dy=-6
         )
-        return alt.layer(fill, *texts, wrong).properties(width=side, height=side, title=str(name))
+        marked = base.transform_filter("datum.r === token || datum.c === token").mark_rect(
+            filled=False, style="token-mark"
+        )
+        return alt.layer(fill, *texts, wrong, marked).properties(
+            width=side, height=side, title=str(name)
+        )
 
     chart = alt.concat(*[panel(name) for name in panels], columns=2)
     shares = "; ".join(
@@ -190,4 +199,6 @@ def decision_table(
         f"Answers for every pair of {len(rows)} by {len(columns)} tokens. Right answers: {shares}."
     )
     chart = chart.properties(**({"title": title} if title else {}))
-    return style.finish(chart, description, square=True, cells=max(len(rows), len(columns)))
+    return style.finish(
+        chart, description, square=True, cells=max(len(rows), len(columns)), token_field="r"
+    )

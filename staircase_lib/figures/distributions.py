@@ -86,7 +86,9 @@ def distributions(
         by_step = dict(iter(part.groupby("step")))
         return [row(t, kind, by_step[s]) for t, s in enumerate(steps) if s in by_step]
 
-    def panel(token: Any, last: bool) -> Any:
+    shown = [printable(str(token)) for token in tokens]
+
+    def panel(number: int, token: Any, last: bool) -> Any:
         layers = []
         for k, kind in enumerate(kinds):
             part: Any = table[(table["token"] == token) & (table["kind"].astype(str) == kind)]
@@ -94,7 +96,9 @@ def distributions(
                 continue
             base = (
                 at_snapshot(rows(part, kind), ["q"], carry=["kind"])
-                .transform_calculate(p=f"datum.q / {_PROBABILITY}", name="names[datum.k]")
+                .transform_calculate(
+                    p=f"datum.q / {_PROBABILITY}", name="names[datum.k]", token=f"tokens[{number}]"
+                )
                 .encode(
                     x=alt.X(
                         "k:O", title=label_title if last else None,
@@ -111,6 +115,7 @@ def distributions(
                     color=alt.Color(
                         "kind:N", scale=scale, legend=alt.Legend(title=None, orient="top")
                     ),
+                    opacity=style.dimmed(f"tokens[{number}]", "tokens"),
                     tooltip=[
                         alt.Tooltip("kind:N", title="distribution"),
                         alt.Tooltip("name:N", title=label_title),
@@ -122,9 +127,9 @@ def distributions(
             line = base.mark_line(point=dots, strokeWidth=1.6)
             layers.append(base.mark_bar() if k == 0 else line)
         chart = alt.layer(*layers).properties(width=width, height=130)
-        return chart.properties(title=token_title + printable(str(token)))
+        return chart.properties(title=token_title + shown[number])
 
-    charts = [panel(token, k >= len(tokens) - 2) for k, token in enumerate(tokens)]
+    charts = [panel(k, token, k >= len(tokens) - 2) for k, token in enumerate(tokens)]
     description = (
         f"Distributions of the {label_title} for {token_title}{', '.join(map(str, tokens))}: "
         f"{' against '.join(kinds)}, over {len(labels)} values, {names[0]} to {names[-1]}, largest "
@@ -132,7 +137,8 @@ def distributions(
     )
     return assemble(
         charts, names, steps, moving=len(steps) > 1, title=title, at=at, time_title=time_title,
-        description=description, clock=clock, square=False,
+        description=description, clock=clock, square=False, token_field="token",
+        token_names="tokens", extra=[alt.param(name="tokens", value=shown)],
     )  # fmt: skip
 
 
@@ -166,7 +172,8 @@ def signature_bars(
             f"signature_bars expects at most 12 tokens, got {len(tokens)}. Choose some of them."
         )
     names = label_names(labels, len(labels))
-    titles = [token_title + name for name in label_names(tokens, len(tokens))]
+    shown = label_names(tokens, len(tokens))
+    titles = [token_title + name for name in shown]
     ticks, upright = style.tick_positions(names, 580)
     rows = [
         {"token": tokens.index(t), "k": labels.index(v), "p": float(f"{p:.4g}")}
@@ -176,6 +183,7 @@ def signature_bars(
         row["name"] = names[row["k"]]
     chart = (
         alt.Chart(alt.Data(values=rows), width=580, height=42)
+        .transform_calculate(name_of="tokens[datum.token]")
         .mark_bar()
         .encode(
             x=alt.X(
@@ -191,18 +199,21 @@ def signature_bars(
             row=alt.Row(
                 "token:O", title=None, spacing=14,
                 header=alt.Header(
-                    labelExpr="tokens[datum.value]", labelAngle=0, labelAlign="left",
+                    labelExpr="titles[datum.value]", labelAngle=0, labelAlign="left",
                     labelOrient="left", labelPadding=6,
                 ),
             ),
+            opacity=style.dimmed("datum.name_of", "tokens"),
             tooltip=[
+                alt.Tooltip("name_of:N", title="token"),
                 alt.Tooltip("name:N", title=label_title),
                 alt.Tooltip("p:Q", title="probability", format=".4f"),
             ],
         )
         .add_params(
             alt.param(name="names", value=names),
-            alt.param(name="tokens", value=titles),
+            alt.param(name="tokens", value=shown),
+            alt.param(name="titles", value=titles),
         )
     )  # fmt: skip
     description = (
@@ -210,4 +221,5 @@ def signature_bars(
         f"{', '.join(map(str, tokens))} over {len(labels)} values, {names[0]} to {names[-1]}; "
         f"largest probability {table['probability'].max():.3g}."
     )
-    return style.finish(chart.properties(**({"title": title} if title else {})), description)
+    chart = chart.properties(**({"title": title} if title else {}))
+    return style.finish(chart, description, token_field="name_of", token_names="tokens")

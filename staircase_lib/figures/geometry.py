@@ -106,9 +106,17 @@ def similarity_heatmap(
             row="names[datum.i]", column="names[datum.j]",
         )  # fmt: skip
         domain = alt.Scale(domain=list(range(n)), paddingInner=0, paddingOuter=0)
-        return chart.mark_rect().encode(
-            x=alt.X("j:O", scale=domain, axis=axis, title=axis_title),
-            y=alt.Y("i:O", scale=domain, axis=vertical, title=axis_title if first else None),
+
+        def across(field: str) -> Any:
+            return alt.X(f"{field}:O", scale=domain, axis=axis, title=axis_title)
+
+        def down(field: str) -> Any:
+            shown = axis_title if first else None
+            return alt.Y(f"{field}:O", scale=domain, axis=vertical, title=shown)
+
+        cells = chart.mark_rect().encode(
+            x=across("j"),
+            y=down("i"),
             color=alt.Color(
                 "value:Q", legend=legend,
                 scale=alt.Scale(scheme="redblue", reverse=True, domain=[-1, 1]),
@@ -118,7 +126,11 @@ def similarity_heatmap(
                 alt.Tooltip("column:N", title="with"),
                 alt.Tooltip("value:Q", title=value_title, format=".2f"),
             ],
-        ).properties(width=side, height=side, **({"title": name} if name else {}))  # fmt: skip
+        )  # fmt: skip
+        marked = style.marked_lines(n, across("k"), down("k"), "names")
+        return alt.layer(cells, *marked).properties(
+            width=side, height=side, **({"title": name} if name else {})
+        )
 
     charts = [panel(name, m, k == 0) for k, (name, m) in enumerate(matrices.items())]
     off = ~np.eye(n, dtype=bool)
@@ -135,7 +147,7 @@ def similarity_heatmap(
     return assemble(
         charts, names, steps, moving=any(len(m) > 1 for m in matrices.values()), title=title,
         at=at, time_title=time_title, description=description, clock=clock, square=True,
-        cells=n, canvas=True,
+        cells=n, canvas=True, token_field="row",
     )  # fmt: skip
 
 
@@ -229,11 +241,11 @@ def pca_scatter(
             tooltip=[alt.Tooltip("name:N", title=axis_title)],
         )
         text = (
-            base.transform_filter(f"indexof({marked}, datum.k) >= 0")
+            base.transform_filter(f"indexof({marked}, datum.k) >= 0 && datum.name !== token")
             .mark_text(style="direct-label", dx=7, dy=-7)
             .encode(text="name:N")
         )
-        chart = alt.layer(*([path] if connect else []), dots, text)
+        chart = alt.layer(*([path] if connect else []), dots, text, *style.marked_point(base))
         if shares:
             prefix = f"{name} · variance " if name else "variance "
             params.append(alt.param(name=f"prefix{k}", value=prefix))
@@ -258,5 +270,5 @@ def pca_scatter(
     return assemble(
         charts, names, steps, moving=any(len(c) > 1 for c in clouds.values()), title=title,
         at=at, time_title=time_title, description=description, clock=clock, square=True,
-        extra=params if shares else (),
+        extra=params if shares else (), token_field="name",
     )  # fmt: skip

@@ -10,7 +10,8 @@ import pandas as pd
 
 from staircase_lib.figures import style
 from staircase_lib.figures.series import value_range
-from staircase_lib.figures.tables import ordered, require_columns
+from staircase_lib.figures.tables import ordered, printable_texts, require_columns
+from staircase_lib.printable import printable
 
 _ROW_HEIGHT = 15
 
@@ -47,6 +48,9 @@ def interval_panels(
     require_columns(
         table, ["name", "panel", "median", "low", "high", "met", "group"], "interval_panels"
     )
+    table = printable_texts(table)
+    thresholds = {printable(title): value for title, value in thresholds.items()}
+    domains = {printable(title): span for title, span in (domains or {}).items()}
     wrong = table[(table["low"] > table["median"]) | (table["median"] > table["high"])]
     if len(wrong):
         raise ValueError(
@@ -71,7 +75,7 @@ def interval_panels(
 
     def panel(title: str, threshold: float) -> Any:
         part: Any = table[table["panel"] == title]
-        given = (domains or {}).get(title)
+        given = domains.get(title)
         low, high = given or value_range([*part["low"], *part["high"], threshold], log=False)
         rows = [
             {

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from staircase_lib.figures import style
-from staircase_lib.figures.tables import ordered, require_columns, require_single
+from staircase_lib.figures.tables import ordered, printable_texts, require_columns, require_single
+from staircase_lib.printable import printable
 
 _CELL = 36
 _THOUSANDTHS = 1000
@@ -80,6 +81,7 @@ def phase_diagram(
     """
     require_columns(table, [*_POINT, "quantity", "value"], "phase_diagram")
     require_single(table, [*_POINT, "quantity"], "phase_diagram")
+    table = printable_texts(table)
     for name, detail, key, times in (
         ("loss", loss, "seed", loss_times),
         ("shares", shares, "order", share_times),
@@ -98,7 +100,7 @@ def phase_diagram(
             f"{sorted(bare)[:3]}, start {tuple(start)}. Give each point its runs."
         )
     quantities = ordered(table, "quantity")
-    shown = quantities[0] if first is None else first
+    shown = quantities[0] if first is None else printable(first)
     if shown not in quantities:
         raise ValueError(f"first: expected one of {quantities}, got {first!r}.")
     gammas, widths, lengths = (ordered(table, key) for key in _POINT)

@@ -10,6 +10,7 @@ import pandas as pd
 from staircase_lib.figures import style
 from staircase_lib.figures.tables import (
     ordered,
+    printable_texts,
     require_columns,
     require_finite,
     require_single,
@@ -54,6 +55,7 @@ def search_map(
     require_columns(table, ["panel", "row", "column", "value", "good"], "search_map")
     require_single(table, ["panel", "row", "column"], "search_map")
     require_finite(table, "value", "search_map")
+    table = printable_texts(table)
     rows, columns = ordered(table, "row"), ordered(table, "column")
     fill = alt.Color(
         "good:N",

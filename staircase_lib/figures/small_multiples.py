@@ -11,7 +11,7 @@ import pandas as pd
 
 from staircase_lib.figures import style
 from staircase_lib.figures.series import value_range
-from staircase_lib.figures.tables import ordered, require_columns
+from staircase_lib.figures.tables import ordered, printable_texts, require_columns
 
 _COLUMNS = 5
 _GRID_SIDE = 640
@@ -57,6 +57,7 @@ def onset_panels(
     """
     columns = [x, y, panel, "seed", *([label] if label else [])]
     require_columns(table, columns, "onset_panels")
+    table = printable_texts(table)
     discrete = pd.api.types.is_integer_dtype(table[x])
     missed = table["censored"].astype(bool) if "censored" in table else [False] * len(table)
     shown = pd.DataFrame(
@@ -77,7 +78,7 @@ def onset_panels(
     }
     left, right = value_range(list(table[x]), log=False)
     names = ordered(shown, "panel")
-    width = int((style.TEXT_WIDTH - 24) / min(len(names), 2) - 62)
+    width = int((style.TEXT_WIDTH - 24) / min(len(names), 2) - 64)
 
     def one(name: Any) -> Any:
         part: Any = shown[shown["panel"] == name]
@@ -248,8 +249,9 @@ def paired_clouds(
         .encode(x=x, y=y, text="text:N", tooltip=alt.value(None))
     )
     width = int(_GRID_SIDE * columns / _COLUMNS)
+    marked = style.marked_point(base, size=70)[:1]  # no room for names
     chart = (
-        alt.layer(path, dots, text)
+        alt.layer(path, dots, text, *marked)
         .properties(width=width, height=int(_GRID_SIDE / _COLUMNS * tall * bands))
         .add_params(alt.param(name="names", value=token))
     )
@@ -258,4 +260,4 @@ def paired_clouds(
         f"{cases} pairs of pictures of {n} {axis_title}s, {names[0]} above {names[1]}, on two "
         f"principal components each, coloured by {axis_title} and joined in natural order: {shown}."
     )
-    return style.finish(chart, description, square=True)
+    return style.finish(chart, description, square=True, token_field="name", token_names="names")

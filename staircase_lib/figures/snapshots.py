@@ -119,6 +119,8 @@ def assemble(
     cells: int = 1,
     canvas: bool = False,
     extra: Sequence[Any] = (),
+    token_field: str = "",
+    token_names: str = "names",
 ) -> Any:
     """Panels side by side (two by two if four) under one slider and one title."""
     columns = 3 if len(charts) == 3 and square else 2
@@ -137,5 +139,6 @@ def assemble(
     )
     return style.finish(
         chart, description, clock=clock, steps=steps if moving else None, time_title=time_title,
-        square=square, cells=cells, canvas=canvas,
+        square=square, cells=cells, canvas=canvas, token_field=token_field,
+        token_names=token_names,
     )  # fmt: skip

@@ -9,6 +9,7 @@ replaces in dark mode; data colours are readable on both grounds.
 from __future__ import annotations
 
 import base64
+import io
 import struct
 import sys
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ TOKEN_SCHEME = alt.SchemeParams(name="viridis", extent=[0.08, 0.9])
 
 _INK, _MUTED = "#24292F", "#57606A"
 _DARK_INK, _DARK_GRID, _DARK_LINE, _DARK_MUTED = "#e6edf3", "#30363d", "#6e7681", "#a8b3bf"
+_DARK_GROUND = "#14181d"
 DARK: dict[str, Any] = {
     "view": {"stroke": _DARK_GRID},
     "title": {"color": _DARK_INK},
@@ -51,16 +53,21 @@ DARK: dict[str, Any] = {
         "token-point": {"stroke": _DARK_INK},
         "threshold": {"color": _DARK_MUTED},
         "threshold-label": {"color": _DARK_MUTED},
+        "token-mark": {"color": _DARK_INK},
+        "token-halo": {"color": _DARK_GROUND},
+        "token-name": {"color": _DARK_INK},
     },
 }
 """What differs on a dark ground; the book's ``charts.js`` has the same."""
-_PNG_SCALE = 2
+_PNG_SCALE = 3.125
+"""300 dots an inch on paper, where a page's pixel is 1/96 inch."""
 
 
 @alt.theme.register("staircase", enable=False)
 def look() -> alt.theme.ThemeConfig:
     """Fonts, sizes and named styles of every chart (light ground)."""
-    font = "Segoe UI, Helvetica Neue, Arial, sans-serif"
+    # DejaVu before the generic family: it has Greek, super- and subscripts in one face.
+    font = "Segoe UI, Helvetica Neue, Arial, DejaVu Sans, sans-serif"
     config = {
         "font": font,
         "background": "white",
@@ -92,6 +99,9 @@ def look() -> alt.theme.ThemeConfig:
             "threshold": {"color": _MUTED, "strokeWidth": 1.2, "strokeDash": [5, 3]},
             "threshold-label": {"color": _MUTED, "fontSize": 11, "align": "left"},
             "token-point": {"stroke": _INK, "strokeWidth": 0.6},
+            "token-mark": {"color": _INK, "strokeWidth": 2},
+            "token-halo": {"color": "#FFFFFF", "strokeWidth": 4.5},
+            "token-name": {"color": _INK, "fontSize": 12, "fontWeight": 700, "align": "left"},
         },
     }
     return {"config": config}  # pyright: ignore[reportReturnType]
@@ -101,8 +111,11 @@ def enable() -> None:
     """Show charts as Vega-Lite with a PNG and a text alternative behind them.
 
     Every chart is displayed as ``application/vnd.vegalite.v5+json`` (JupyterLab and the book
-    draw it), ``image/png`` at twice the size (print, no script) and ``text/plain`` (its
+    draw it), ``image/png`` at 300 dots an inch (print, no script) and ``text/plain`` (its
     description). In Google Colab, Altair's own ``colab`` renderer is used.
+
+    Pictures are drawn with the fonts of the machine that runs the code: letters that none of
+    these has (Chinese without a CJK font) become boxes there, though not in a reader's browser.
     """
     alt.theme.enable("staircase")
     alt.data_transformers.disable_max_rows()
@@ -120,13 +133,25 @@ def _mime_bundle(spec: dict[str, Any], **_: Any) -> tuple[dict[str, Any], dict[s
         spec, vl_version=alt.SCHEMA_VERSION[1:].rpartition(".")[0], scale=_PNG_SCALE,
         allowed_base_urls=[],
     )  # fmt: skip
-    width, height = (side // _PNG_SCALE for side in struct.unpack(">II", png[16:24]))
+    width, height = (round(side / _PNG_SCALE) for side in struct.unpack(">II", png[16:24]))
     bundle = {
         VEGALITE_MIME: spec,
-        "image/png": base64.b64encode(png).decode(),
+        "image/png": base64.b64encode(_smaller(png)).decode(),
         "text/plain": spec.get("description", "chart"),
     }
     return bundle, {"image/png": {"width": width, "height": height}}
+
+
+def _smaller(png: bytes) -> bytes:
+    """The picture with a palette, an eighth of its size; charts have few colours."""
+    from PIL import Image
+
+    out = io.BytesIO()
+    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    picture.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(
+        out, "PNG", optimize=True
+    )
+    return out.getvalue()
 
 
 def finish(
@@ -139,6 +164,8 @@ def finish(
     square: bool = False,
     cells: int = 1,
     canvas: bool = False,
+    token_field: str = "",
+    token_names: str = "",
 ) -> Any:
     """Attach the text alternative and what ``charts.js`` needs to know about the chart.
 
@@ -160,11 +187,69 @@ def finish(
         Number of which a panel's width in pixels must stay a multiple.
     canvas
         Whether to draw on a canvas (many marks) instead of SVG.
+    token_field
+        Field that names a mark's token, if marks stand for tokens. Such charts of a page share the
+        token that a reader points at: the parameter ``token``, a name, or empty.
+    token_names
+        Parameter that lists the names of the tokens; default those found in the data.
     """
     about: dict[str, Any] = {"clock": clock, "square": square, "cells": cells, "canvas": canvas}
     if steps is not None:
         about["slider"] = {"param": "snapshot", "steps": list(steps), "label": time_title}
+    if token_field:
+        about |= {"tokens": "token", "token_field": token_field}
+        about |= {"token_names": token_names} if token_names else {}
+        chart = chart.add_params(alt.param(name="token", value=""))
     return chart.properties(description=printable(description), usermeta={"staircase": about})
+
+
+def marked_lines(n: int, x: Any, y: Any, names: str) -> list[Any]:
+    """Frames around the row and the column of the token that a reader points at.
+
+    Parameters
+    ----------
+    n
+        Number of rows and of columns.
+    x, y
+        Channels over their positions 0, …, n - 1, in a field ``k``.
+    names
+        Parameter that lists the tokens' names.
+    """
+    base = alt.Chart(alt.sequence(0, n, as_="k")).transform_filter(f"{names}[datum.k] === token")
+    frames = [base.encode(y=y), base.encode(x=x)]
+    return [
+        frame.mark_rect(filled=False, style=look).encode(tooltip=alt.value(None))
+        for look in ("token-halo", "token-mark")
+        for frame in frames
+    ]
+
+
+def marked_point(base: Any, size: int = 170) -> list[Any]:
+    """Ring around the point of the token that a reader points at, and its name.
+
+    Parameters
+    ----------
+    base
+        Chart with the positions and the tokens' names in the field ``name``.
+    size
+        Of the ring, in square pixels.
+    """
+    at = base.transform_filter("datum.name === token").encode(tooltip=alt.value(None))
+    ring = at.mark_point(style="token-mark", filled=False, size=size, opacity=1)
+    return [ring, at.mark_text(style="token-name", dx=10, dy=-9).encode(text="name:N")]
+
+
+def dimmed(name: str, names: str) -> Any:
+    """Opacity that steps back when a reader points at another of the tokens `names`.
+
+    Parameters
+    ----------
+    name
+        Expression for the mark's token.
+    names
+        Parameter that lists the names of the tokens in the chart.
+    """
+    return alt.value(alt.expr(f"indexof({names}, token) < 0 || {name} === token ? 1 : 0.25"))
 
 
 def slider_params(steps: Sequence[int], at: int | None, time_title: str) -> list[Any]:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from staircase_lib.printable import printable
+
 
 def require_columns(table: pd.DataFrame, columns: Sequence[str], function: str) -> None:
     """Raise if `table` is empty or lacks one of `columns`."""
@@ -40,6 +42,16 @@ def require_finite(table: pd.DataFrame, column: str, function: str) -> None:
             f"{function} expects finite values in {column!r}; got {int(bad.sum())} that are not, "
             f"the first in {table[bad].iloc[0].to_dict()}. Drop or mend those rows."
         )
+
+
+def printable_texts(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with its texts fit to be shown: names may come from a user's data."""
+
+    def shown(value: Any) -> Any:
+        return printable(value) if isinstance(value, str) else value
+
+    texts = [c for c in table if not pd.api.types.is_numeric_dtype(table[c])]
+    return table.assign(**{str(column): table[column].map(shown) for column in texts})
 
 
 def ordered(table: pd.DataFrame, column: str) -> list[Any]:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from staircase_lib.figures import style
 from staircase_lib.figures.series import value_range
-from staircase_lib.figures.tables import ordered, require_columns, require_finite
+from staircase_lib.figures.tables import ordered, printable_texts, require_columns, require_finite
 from staircase_lib.printable import printable
 
 _WIDTHS = (200, 280, 380, 500, 620)  # of the panel, from a phone's to the text column's
@@ -74,6 +74,7 @@ def token_scatter(
     share = np.stack([_shares(x, across, log_x), _shares(y, up, False)], axis=1)
     height_of = {w: w if square else max(240, round(0.62 * w)) for w in _WIDTHS}
     left, room = _placed(names, share, height_of)
+    table = printable_texts(table)
     groups = [str(group) for group in ordered(table, "group")] if "group" in table else []
     rows = [
         {"name": n, "x": float(f"{a:.5g}"), "y": float(f"{b:.5g}"), "left": bool(side), "room": fit}
@@ -112,6 +113,7 @@ def token_scatter(
         shown = base.transform_filter(f"datum.left === {str(side).lower()} && datum.room <= width")
         text = shown.mark_text(style="direct-label", align=align, dx=shift)
         layers.append(text.encode(text="name:N", tooltip=alt.value(None)))
+    layers += style.marked_point(base, size=110)
     full = 560 if square else style.TEXT_WIDTH - 70
     chart = alt.layer(*layers).properties(
         width=full, height=full if square else max(240, round(0.62 * full))
@@ -124,7 +126,9 @@ def token_scatter(
         f"; {t} from {v.min():,.4g} to {v.max():,.4g}" for t, v in ((x_title, x), (y_title, y)) if t
     )
     description = f"{what} of {len(rows):,} tokens, among them {named}{spans}."
-    return style.finish(chart, description, square=square, canvas=len(rows) > 400)
+    return style.finish(
+        chart, description, square=square, canvas=len(rows) > 400, token_field="name"
+    )
 
 
 def _one_scale(
