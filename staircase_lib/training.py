@@ -4,6 +4,9 @@ The loop is written out: measure and save *before* each step, so that step 0 and
 both there. The loss is the weighted mean cross-entropy over the whole task unless a minibatch
 size is asked for. Metrics are tidy rows (seed, step, metric, value). In full-batch training a step
 is an epoch.
+
+Where a run of the feed-forward model is too large for a processor's cache, its loss and gradient
+come from :class:`~staircase_lib.objective.Objective`: the same numbers, sooner.
 """
 
 from __future__ import annotations
@@ -20,10 +23,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from staircase_lib.models import Model
+from staircase_lib.models import EmbeddingFFN, FixedEmbeddingFFN, Model
+from staircase_lib.objective import Objective
 from staircase_lib.tasks import Task
 
 __all__ = ["Run", "TrainConfig", "restore_", "snapshot_steps", "train"]
+
+#: Hidden states of a run, over all sequences, from which runs are better read one by one than as
+#: one batch (measured: the two ways are level at 210 sequences and h = 128).
+_ONE_BY_ONE = 2**15
 
 
 @dataclass(frozen=True)
@@ -215,6 +223,7 @@ def _optimizer_step(
         betas=config.betas,
         eps=config.eps,
         weight_decay=config.weight_decay,
+        fused=True,  # one pass over memory instead of a dozen
     )
     if config.optimizer == "adamw":
         return adam.step
@@ -257,6 +266,16 @@ def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy (R, n) of each sequence; targets (n,), or (n, L) with logits (R, n, L, V)."""
     index = targets.expand(logits.shape[:-1]).unsqueeze(-1)
     return _by_sequence(logits.logsumexp(-1) - logits.gather(-1, index).squeeze(-1), targets)
+
+
+def _objective(model: Model, task: Task, config: TrainConfig) -> Objective | None:
+    """The loss in closed form where that is there and pays."""
+    # A subclass may read its tokens in another way.
+    if type(model) not in (EmbeddingFFN, FixedEmbeddingFFN) or config.batch_size is not None:
+        return None
+    assert isinstance(model, EmbeddingFFN | FixedEmbeddingFFN)
+    large = len(task.labels) * model.hidden > _ONE_BY_ONE
+    return Objective(model, task) if large and model.W_U.device.type == "cpu" else None
 
 
 def train(
@@ -328,6 +347,7 @@ def train(
                 f"language.transformer.Transformer, got {type(model).__name__}."
             )
         targets = torch.cat([tokens[:, 1:], labels[:, None]], dim=1)  # (n, L)
+    objective = _objective(model, task, config)
     save = snapshot_steps(config.steps, config.snapshot_every)
     measure = set(save.tolist())
     if config.measure_every:
@@ -338,17 +358,20 @@ def train(
     saved_steps: list[int] = []
     rows: list[tuple[int, NDArray, NDArray]] = []
     for step in range(config.steps + 1):
-        logits = None
-        if config.batch_size is None or step in measure:
+        loss_r = hit = None  # of each run
+        if objective is not None:
+            loss_r, hit = objective(measure=step in measure)
+        elif config.batch_size is None or step in measure:
             logits = _logits(model, distinct if repeated else tokens, every_position)
             if repeated:
                 logits = logits.index_select(0 if model.runs is None else 1, row)
+            loss_r = (_cross_entropy(logits, targets) @ weights).reshape(runs)
+            if step in measure:
+                right = (logits.detach().argmax(-1) == targets).to(dtype)
+                hit = (_by_sequence(right, targets) @ weights).reshape(runs)
         if step in measure:
-            assert logits is not None
-            with torch.no_grad():
-                loss_r = (_cross_entropy(logits, targets) @ weights).reshape(runs)
-                hit = _by_sequence((logits.argmax(-1) == targets).to(dtype), targets) @ weights
-            loss, accuracy = loss_r.double().cpu().numpy(), hit.double().reshape(runs).cpu().numpy()
+            assert loss_r is not None and hit is not None
+            loss, accuracy = (x.detach().double().cpu().numpy() for x in (loss_r, hit))
             if not np.isfinite(loss).all():
                 bad = [s for s, x in zip(seeds, loss, strict=True) if not math.isfinite(x)]
                 raise FloatingPointError(
@@ -369,8 +392,8 @@ def train(
         if done:
             break
         if config.batch_size is None:
-            assert logits is not None
-            total = (_cross_entropy(logits, targets) @ weights).sum()
+            assert loss_r is not None
+            total = loss_r.sum()
         else:
             rows_of_runs = _minibatches(weights, config.batch_size, seeds, step)
             # One forward over the union of rows; each run then reads its own.
