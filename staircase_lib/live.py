@@ -62,6 +62,7 @@ def serve(root: Path, port: int) -> None:
         print(f"The book with live code, on this machine only; Ctrl-C ends it:\n\n    {address}\n")
         print(f"Its kernels run in {root / 'book'}.", flush=True)
         server.start()
+        print("\nEnded, with its kernels.")
 
 
 def first_page(root: Path) -> str:
@@ -115,7 +116,7 @@ class LiveServer(ServerApp):
     def init_signal(self) -> None:
         """End with every kernel, at Ctrl-C, at SIGTERM and when the terminal closes."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._signal_stop)
+            signal.signal(number, lambda *_: self.stop(from_signal=True))
 
 
 class Page(StaticFileHandler):
