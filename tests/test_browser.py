@@ -95,6 +95,7 @@ class Visit:
 
     def draw_all(self) -> None:
         """Scroll to each chart, as a reader does, and wait until it is drawn."""
+        self.page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
         boxes = self.page.locator(".sc-chart")
         for k in range(boxes.count()):
             box = boxes.nth(k)

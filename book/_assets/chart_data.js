@@ -22,7 +22,7 @@
       encoding: { ...(inherited.encoding || {}), ...(spec.encoding || {}) },
       panel: typeof spec.title === "string" ? spec.title : spec.title?.text ?? inherited.panel,
     };
-    const parts = spec.layer || spec.concat || spec.hconcat || spec.vconcat || (spec.spec ? [spec.spec] : null);
+    const parts = spec.layer || spec.concat || spec.hconcat || spec.vconcat || (spec.spec && [spec.spec]);
     if (parts) return parts.flatMap((part) => units(part, own));
     return spec.mark ? [{ ...own, mark: spec.mark }] : [];
   }
@@ -85,7 +85,8 @@
             if (out.length >= limit) break;
             for (const datum of unpacked(part, spec, view, limit - out.length)) {
               const step = part.timed && part.rows.length > 1 ? about.slider.steps[datum.t] : "";
-              out.push([...(panels ? [part.panel] : []), ...(timed ? [step] : []), ...part.fields.map((f) => datum[f])]);
+              const row = part.fields.map((field) => datum[field]);
+              out.push([...(panels ? [part.panel] : []), ...(timed ? [step] : []), ...row]);
             }
           }
           return out;
@@ -138,7 +139,8 @@
 
   function csv({ head, rows }) {
     const quoted = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-    return [head, ...rows()].map((row) => row.map((value) => quoted(cell(value))).join(",") + "\r\n").join("");
+    const line = (row) => row.map((value) => quoted(cell(value))).join(",") + "\r\n";
+    return [head, ...rows()].map(line).join("");
   }
 
   // ---- the table in the page --------------------------------------------------------------------
@@ -153,10 +155,13 @@
     const tables = tablesOf(charts.drawn.get(box));
     const close = part("button", { type: "button", className: "sc-close", textContent: "Close" });
     const title = part("h2", { id: `${name}-data-title`, textContent: "Data of this chart" });
-    const dialog = part("dialog", { className: "sc-data" }, part("div", { className: "sc-data-head" }, title, close));
+    const head = part("div", { className: "sc-data-head" }, title, close);
+    const dialog = part("dialog", { className: "sc-data" }, head);
     dialog.setAttribute("aria-labelledby", title.id);
     if (!tables.length) dialog.append(part("p", { textContent: "This chart has no table." }));
-    tables.forEach((table, k) => dialog.append(...tableParts(table, tables.length > 1 ? `${name}-${k + 1}` : name)));
+    tables.forEach((table, k) => {
+      dialog.append(...tableParts(table, tables.length > 1 ? `${name}-${k + 1}` : name));
+    });
     close.addEventListener("click", () => dialog.close());
     dialog.addEventListener("close", () => dialog.remove());
     dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
@@ -170,7 +175,8 @@
     const all = table.count.toLocaleString("en");
     const told = table.count > SHOWN_ROWS ? `the first ${SHOWN_ROWS} of ${all} rows` : `${all} rows`;
     const head = table.head.map((text) => Object.assign(part("th", { textContent: text }), { scope: "col" }));
-    const body = table.rows(SHOWN_ROWS).map((row) => part("tr", {}, ...row.map((v) => part("td", { textContent: cell(v) }))));
+    const line = (row) => part("tr", {}, ...row.map((value) => part("td", { textContent: cell(value) })));
+    const body = table.rows(SHOWN_ROWS).map(line);
     const shown = part("table", {}, part("thead", {}, part("tr", {}, ...head)), part("tbody", {}, ...body));
     const scroll = part("div", { className: "sc-data-rows", tabIndex: 0 }, shown);
     scroll.setAttribute("role", "region");
@@ -229,5 +235,5 @@
       button("PNG", "PNG: download the picture", () => save(box, name, "png"))));
   });
 
-  charts.tables = (box) => tablesOf(charts.drawn.get(box)).map((table) => ({ head: table.head, csv: csv(table) }));
+  charts.tables = (box) => tablesOf(charts.drawn.get(box)).map((table) => csv(table));
 })();

@@ -208,8 +208,9 @@
   function namesIn({ spec, view, about }) {
     if (about.token_names) return [...new Set(view.signal(about.token_names))];
     const found = new Set();
+    const field = about.token_field;
     const look = (part) => {
-      for (const row of part.data?.values || []) if (about.token_field in row) found.add(row[about.token_field]);
+      for (const row of part.data?.values || []) if (field in row) found.add(row[field]);
       for (const inner of [...(part.layer || []), ...(part.concat || [])]) look(inner);
     };
     look(spec);

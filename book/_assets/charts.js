@@ -100,7 +100,8 @@
     });
     for (const buttons of controls.querySelectorAll(".vega-bind-radio")) {
       buttons.setAttribute("role", "radiogroup");
-      buttons.setAttribute("aria-label", buttons.parentElement.querySelector(".vega-bind-name").textContent.trim());
+      const name = buttons.parentElement.querySelector(".vega-bind-name");
+      buttons.setAttribute("aria-label", name.textContent.trim());
     }
     host.setAttribute("role", "img"); // one picture with its description; Vega made it a document
     host.removeAttribute("aria-roledescription");
@@ -117,7 +118,7 @@
       before.result.finalize();
     }
     const host = box.querySelector(".sc-view");
-    const room = box.clientWidth;
+    const room = box.clientWidth || (before ? before.room : Infinity); // no width: in a folded part
     let fitted = spec;
     let result = await embed(box, fitted, about);
     if (drawnWidth(host) > room && fitted.concat && fitted.concat.length > 1) {

@@ -59,7 +59,7 @@ DARK: dict[str, Any] = {
     },
 }
 """What differs on a dark ground; the book's ``charts.js`` has the same."""
-_PNG_SCALE = 3.125
+PNG_SCALE = 3.125
 """300 dots an inch on paper, where a page's pixel is 1/96 inch."""
 
 
@@ -130,10 +130,10 @@ def _mime_bundle(spec: dict[str, Any], **_: Any) -> tuple[dict[str, Any], dict[s
     import vl_convert
 
     png = vl_convert.vegalite_to_png(
-        spec, vl_version=alt.SCHEMA_VERSION[1:].rpartition(".")[0], scale=_PNG_SCALE,
+        spec, vl_version=alt.SCHEMA_VERSION[1:].rpartition(".")[0], scale=PNG_SCALE,
         allowed_base_urls=[],
     )  # fmt: skip
-    width, height = (round(side / _PNG_SCALE) for side in struct.unpack(">II", png[16:24]))
+    width, height = (round(side / PNG_SCALE) for side in struct.unpack(">II", png[16:24]))
     bundle = {
         VEGALITE_MIME: spec,
         "image/png": base64.b64encode(_smaller(png)).decode(),
