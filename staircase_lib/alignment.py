@@ -280,8 +280,10 @@ def fit_probe(
     :math:`g_\alpha(y)=\sum_x S^{(1)}_\alpha(y,x)\,p(x)`; one of order zero is reweighted over its
     labels, :math:`g_\alpha(y)=p(y)\,S^{(0)}_\alpha(y)`; of order :math:`m\ge2` every slot is
     contracted with the same probe,
-    :math:`g_\alpha(y)=\sum S^{(m)}_\alpha(y,x_1..x_m)\,p(x_1)\cdots p(x_m)`, so that every order
-    from one up is read with the same number of parameters. The probe :math:`p` minimises the mean
+
+    .. math:: g_\alpha(y)=\sum S^{(m)}_\alpha(y,x_1..x_m)\,p(x_1)\cdots p(x_m),
+
+    so that every order from one up is read with the same number of parameters. The probe :math:`p` minimises the mean
     squared difference of the cosine similarities of :math:`g` and the given ones over pairs of
     training tokens. With ``folds`` folds over *tokens*, every pair is predicted by probes that
     have not seen at least one of its two tokens.

@@ -40,6 +40,7 @@ __all__ = [
     "read_ledger",
 ]
 
+#: MIME type of a measured claim among the outputs of a cell.
 CLAIM_MIME = "application/vnd.staircase.claim+json"
 
 Verdict = Literal["reproduced", "partly", "not reproduced"]

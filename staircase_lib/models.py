@@ -33,6 +33,7 @@ __all__ = [
     "seeded",
 ]
 
+#: Name of an activation, or coefficients :math:`c_1..c_K` of a polynomial without constant term.
 Activation = str | Sequence[float]
 
 _NAMED: dict[str, Callable[[Tensor], Tensor]] = {

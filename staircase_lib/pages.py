@@ -93,7 +93,7 @@ def _site_inputs(root: Path, source: Path) -> str:
     """Digest of everything that the pages are made from."""
     files = [path for path in source.rglob("*") if path.is_file()]
     files += [*(root / "book" / "_extensions").glob("*.py"), root / "requirements.txt"]
-    files += [root / freshness.PACKAGE / "chart_renderer.py"]
+    files += (root / freshness.PACKAGE).rglob("*.py")  # the renderer, and docstrings
     lines = [f"{path.relative_to(root)} {freshness.file_digest(path)}" for path in sorted(files)]
     return freshness.digest("\n".join(lines))
 
@@ -149,12 +149,15 @@ def explain_warning(line: str, root: Path, source: Path) -> str | None:
         The folder that Jupyter Book rendered.
     """
     line = re.sub(r"\x1b\[[0-9;]*m", "", line)
-    pattern = r"(?:(?P<file>[^:]+):(?:(?P<line>\d+):)? )?(?:WARNING|ERROR|CRITICAL): (?P<text>.+)"
+    place = r"(?P<file>[^:]+):(?:docstring of (?P<entry>[\w.]+):)?(?:(?P<line>\d+):)?"
+    pattern = rf"(?:{place} )?(?:WARNING|ERROR|CRITICAL): (?P<text>.+)"
     match = re.match(pattern, line)
     if match is None:
         return None
     if not match["file"]:
         return match["text"]
+    if match["entry"]:
+        return f"docstring of {match['entry']}: {match['text']}"
     path, number = Path(match["file"]), int(match["line"] or 0)
     if path.is_relative_to(source):
         path = root / path.relative_to(source)

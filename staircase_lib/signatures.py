@@ -138,7 +138,7 @@ def label_signature(
     ValueError
         If the order is not below the sequence length or a token is unknown or never occurs.
     MemoryError
-        If the dense array would be larger than :data:`MAX_DENSE_BYTES`.
+        If the dense array would be larger than ``MAX_DENSE_BYTES``.
 
     Notes
     -----

@@ -47,6 +47,8 @@ class Task:
         The tokens whose embeddings are followed.
     name : str
 
+    Notes
+    -----
     The arrays are read-only, so that a task can be shared without being copied.
     """
 

@@ -34,6 +34,7 @@ __all__ = [
     "value_signature",
 ]
 
+#: The roles in which attention takes a state: what is read, what is asked, who asks.
 ROLES = ("value", "key", "query")
 
 

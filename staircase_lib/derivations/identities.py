@@ -41,7 +41,7 @@ def rational_point(symbols: Iterable[sp.Basic], seed: int) -> dict[sp.Basic, sp.
 
 def value_at(expression: sp.Expr, point: Mapping[sp.Basic, sp.Expr]) -> sp.Expr:
     """Value of an expression at a point: rational if it is a rational function, else a float of
-    :data:`DIGITS` digits and some to spare.
+    ``DIGITS`` digits and some to spare.
 
     Every subexpression is evaluated once, however often it occurs; derivatives of nested
     functions would take exponentially long otherwise.
@@ -72,7 +72,7 @@ def value_at(expression: sp.Expr, point: Mapping[sp.Basic, sp.Expr]) -> sp.Expr:
 def agree_at(left: Expression, right: Expression, point: Mapping[sp.Basic, sp.Expr]) -> bool:
     """Whether two expressions, or matrices entry by entry, are equal at a rational point.
 
-    Exactly if both are rational functions; with exponentials or roots, to :data:`DIGITS` digits.
+    Exactly if both are rational functions; with exponentials or roots, to ``DIGITS`` digits.
     Errors as in :func:`value_at`.
     """
     for pair in zip(_entries(left), _entries(right), strict=True):

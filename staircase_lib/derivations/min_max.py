@@ -36,8 +36,10 @@ __all__ = [
     "weight_limit",
 ]
 
+#: How many numbers there are.
 N = symbol("N", positive=True, integer=True)
 A, B = (symbol("operands", name, nonnegative=True, integer=True) for name in "ab")
+#: The label.
 Y = symbol("y", nonnegative=True, integer=True)
 #: Weight of the operator's signature in the sum.
 weight = symbol("operator weight", "lambda")

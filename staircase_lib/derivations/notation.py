@@ -178,6 +178,7 @@ class Letters:
     epsilon: sp.Symbol = _letter("epsilon")
 
 
+#: The letters of the paper, for everybody.
 LETTERS = Letters()
 
 

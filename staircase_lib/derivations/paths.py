@@ -36,6 +36,7 @@ __all__ = [
     "with_primes",
 ]
 
+#: The paths of a gradient into an embedding: past the block, through attention, through the FFN.
 PATHS = ("direct", "attention", "ffn")
 
 

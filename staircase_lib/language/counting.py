@@ -46,7 +46,9 @@ from staircase_lib.language.folders import locked, write_atomically
 
 __all__ = ["Form", "bytes_a_position", "corpus_signature", "count_signatures"]
 
+#: Which neighbour is counted: the next token, the previous one, or both.
 Direction = Literal["next", "previous", "both"]
+#: What is made of counts: probabilities, less the mean row, their roots, or PPMI.
 Form = Literal["probability", "centred", "root", "ppmi"]
 
 # Positions that are fused, and keys whose runs are counted, at once: few enough for the cache.
@@ -653,14 +655,14 @@ def _as_sparse(keys: NDArray, counts: NDArray[np.int64], plan: _Plan) -> Any:
 def corpus_signature(counts: Any, form: Form = "probability") -> Any:
     r"""Signatures from order-0 counts, one row a token.
 
-    ==============  ==========================================================================
-    `form`          entry for token :math:`\alpha` and label :math:`y`
-    ==============  ==========================================================================
-    ``probability`` :math:`P(y\mid\alpha)`
-    ``centred``     :math:`P(y\mid\alpha)-P(y)`
-    ``root``        :math:`\sqrt{P(y\mid\alpha)}`; dot products are Bhattacharyya coefficients
-    ``ppmi``        :math:`\max\big(0,\log P(y\mid\alpha)/P(y)\big)`, :cite:`levy2014neural`
-    ==============  ==========================================================================
+    ===============  =========================================================================
+    ``form``         entry for token :math:`\alpha` and label :math:`y`
+    ===============  =========================================================================
+    ``probability``  :math:`P(y\mid\alpha)`
+    ``centred``      :math:`P(y\mid\alpha)-P(y)`
+    ``root``         :math:`\sqrt{P(y\mid\alpha)}`; dot products are Bhattacharyya coefficients
+    ``ppmi``         :math:`\max\big(0,\log P(y\mid\alpha)/P(y)\big)`, :cite:`levy2014neural`
+    ===============  =========================================================================
 
     with :math:`P(y)` the label's share of all counts.
 

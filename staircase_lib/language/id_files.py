@@ -3,12 +3,12 @@
 One file of 16- or 32-bit ids is read where it lies; several, or ids of another width, are copied
 once into one file. Every id is looked at before any is used.
 
-==========================  ======================================================================
-``.npy``                    NumPy, one axis of integers; nothing is unpickled
+===========================  =====================================================================
+``.npy``                     NumPy, one axis of integers; nothing is unpickled
 ``.bin`` beside an ``.idx``  Megatron-LM: the index has the type and the ends of documents
-``.bin`` with its magic     llm.c: 256 32-bit integers (magic, version, number of ids), then ids
-``.bin``                    raw little-endian ids, as of nanoGPT: their type has to be given
-==========================  ======================================================================
+``.bin`` with its magic      llm.c: 256 32-bit integers (magic, version, number of ids), then ids
+``.bin``                     raw little-endian ids, as of nanoGPT: their type has to be given
+===========================  =====================================================================
 """
 
 from __future__ import annotations

@@ -377,7 +377,7 @@ def alignment_rows(embeddings: ArrayLike, references: Sequence[Reference]) -> li
     Parameters
     ----------
     embeddings : float array, shape (A, d) or (R, A, d)
-        Rows of the chosen tokens, in the order of :attr:`CorpusCounts.tokens`.
+        Rows of the chosen tokens, in the order of ``CorpusCounts.tokens``.
     references : sequence of Reference
         From :func:`references`.
 

@@ -24,7 +24,9 @@ __all__ = [
     "word_tokenizer",
 ]
 
+#: Token between documents.
 SEPARATOR = "<|endoftext|>"
+#: Token of every word that a vocabulary of words does not hold.
 UNKNOWN = "<|unknown|>"
 _SEPARATORS = (SEPARATOR, "<|end_of_text|>", "</s>", "<eos>", "[SEP]")  # as families of models say
 
