@@ -30,6 +30,7 @@ def test_cosine_similarity_of_tiny_zero_and_complex_rows():
     )
 
 
+@pytest.mark.claim("4.1")
 def test_pearson_over_pairs_is_corrcoef_and_ignores_the_diagonal():
     a, b = RNG.standard_normal((2, 6, 6))
     a, b = a + a.T, b + b.T
@@ -61,6 +62,7 @@ def test_pca_spans_and_signs():
     assert none.tolist() == [0, 0]
 
 
+@pytest.mark.claim("C.1")
 def test_effective_dimension_of_known_shapes():
     line = np.outer(np.arange(6.0), [3.0, 0, 4]) + 7
     corners = np.eye(5)  # a regular simplex: four equal variances
@@ -76,6 +78,7 @@ def circle(n=20, frequency=3, modulus=20):
     return np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
 
+@pytest.mark.claim("4.6")
 def test_probe_finds_a_frequency_in_first_order_and_not_in_zeroth():
     """Modular addition: a circle of any frequency is a contraction of order 1, none of order 0."""
     task = tasks.modular_addition(20, 20)
@@ -93,6 +96,7 @@ def test_probe_finds_a_frequency_in_first_order_and_not_in_zeroth():
     assert shuffled.mse > 0.5 * shuffled.baseline_mse
 
 
+@pytest.mark.claim("4.5", "5.3")
 def test_held_out_predictions_never_saw_their_token():
     """A target of pure noise is fitted in sample and not predicted out of it."""
     task = tasks.modular_addition(20, 20)
@@ -120,6 +124,7 @@ def test_probe_gradient_is_the_derivative():
     assert abs(loss(fitted + step) - loss(fitted)) < 1e-7
 
 
+@pytest.mark.claim("C.2")
 def test_only_order_two_knows_even_frequencies():
     """The contexts of order 1 see a window of half a circle, which has no even frequency."""
     task = tasks.modular_addition(10, 20, length=3)

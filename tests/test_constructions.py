@@ -33,6 +33,7 @@ def test_margins_tell_right_from_tied_and_wrong():
     assert constructions.margins(np.stack([scores, -scores]), [0, 0, 2]).shape == (2, 3)
 
 
+@pytest.mark.claim("7.4")
 @pytest.mark.parametrize("n_numbers", [2, 3, 4, 7, 12])
 def test_min_max_is_solved_by_adding_with_the_derived_margin(n_numbers):
     task = tasks.min_max(n_numbers)
@@ -74,6 +75,7 @@ def test_symbolic_signatures_are_those_of_the_task():
         np.testing.assert_allclose(table[n + row, :n], values, atol=1e-15)
 
 
+@pytest.mark.claim("7.4")
 @pytest.mark.parametrize("n_numbers", [2, 3, 5, 6])
 @pytest.mark.parametrize("weight", [Fraction(1, 3), 1, Fraction(7, 4)])
 def test_least_margin_by_enumeration_in_fractions(n_numbers, weight):
@@ -96,6 +98,7 @@ def test_every_least_margin_is_positive_for_equal_weights():
         assert not [r for r in sp.real_roots(sp.Poly(at + 0 * shifted, shifted)) if r >= 0], name
 
 
+@pytest.mark.claim("7.2")
 def test_first_order_embeddings_keep_the_angles_of_the_signatures():
     task = tasks.modular_addition(12, None, modulus=4)
     generators = [np.random.default_rng(seed) for seed in (0, 1)]

@@ -65,6 +65,7 @@ def questions(draw):
     )
 
 
+@pytest.mark.claim("X.5")
 @settings(max_examples=1500, deadline=None)
 @given(questions())
 def test_counts_are_those_of_brute_force(question):
@@ -74,6 +75,7 @@ def test_counts_are_those_of_brute_force(question):
     assert as_counter(counts) == brute(ids, **options)
 
 
+@pytest.mark.claim("X.5")
 @settings(max_examples=60, deadline=None)
 @given(questions(), st.integers(1, 7), st.integers(1, 5))
 def test_no_sharding_and_no_merging_changes_a_count(tmp_path_factory, question, size, at_once):

@@ -30,6 +30,7 @@ def trained(task, gamma, activation="gelu", seeds=(0, 1)):
     return training.train(m, merged, config, seeds)
 
 
+@pytest.mark.claim("4.1")
 def test_early_alignment_is_read_before_the_loss_falls():
     S0 = signatures.label_signature(ADDITION, 0)
     table = np.zeros((3, ADDITION.vocab_size, S0.shape[1]))
@@ -42,6 +43,7 @@ def test_early_alignment_is_read_before_the_loss_falls():
     assert criteria.early_alignment(run, ADDITION, gone=0.5) < 0.9
 
 
+@pytest.mark.claim("4.4", "C.1")
 def test_collapse_counts_only_while_nothing_is_learned():
     spread, one = np.eye(MODULAR.vocab_size), np.ones((MODULAR.vocab_size,) * 2)
     chance = MODULAR.chance
@@ -53,6 +55,7 @@ def test_collapse_counts_only_while_nothing_is_learned():
     assert np.isnan(criteria.collapse(never, MODULAR)).all()
 
 
+@pytest.mark.claim("X.8")
 def test_shares_of_a_made_up_staircase_and_of_the_same_in_reverse():
     shares = np.array([[0.98, 0.7, 0.3, 0.1], [0.02, 0.28, 0.5, 0.3], [0.0, 0.02, 0.2, 0.6]]).T
     shares = shares[:, :, None]
@@ -68,6 +71,7 @@ def test_shares_of_a_made_up_staircase_and_of_the_same_in_reverse():
     assert criteria.sequence(only_zero) == 0.0
 
 
+@pytest.mark.claim("X.1", "X.3")
 def test_a_small_start_has_a_staircase_and_an_ordinary_one_has_not():
     """The real thing, at a size that trains in a second."""
     runs = {gamma: trained(ADDITION, gamma) for gamma in (0.5, 1.2)}

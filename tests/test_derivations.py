@@ -99,6 +99,7 @@ def same(a, b):
     return set(a) == set(b) and all(sp.expand(a[key] - b[key]) == 0 for key in a)
 
 
+@pytest.mark.claim("3.1")
 @pytest.mark.parametrize(("length", "vocab_size"), [(2, 3), (3, 2)])
 def test_summing_out_a_slot_gives_the_order_below(length, vocab_size):
     generic = joint.Joint(length, vocab_size)
@@ -138,6 +139,7 @@ def test_symbolic_signatures_are_those_of_the_library():
             assert float(value.subs(put)) == pytest.approx(expected[key], abs=1e-14)
 
 
+@pytest.mark.claim("3.2")
 def test_slot_gap():
     square, squares, pairs = joint.slot_gap(4)
     assert vanishes(square - squares - pairs) and not vanishes(square - squares - pairs / 2)
@@ -146,6 +148,7 @@ def test_slot_gap():
 # --- Theorem 1 -----------------------------------------------------------------------------------
 
 
+@pytest.mark.claim("4.7")
 @pytest.mark.parametrize(
     ("length", "degree"), [(n, k) for n, k in product(range(1, 5), range(1, 6)) if n + k < 9]
 )
@@ -160,6 +163,7 @@ def test_theorem_1_is_what_differentiation_gives(length, degree):
             assert derived[order] == sp.zeros(2, 1)
 
 
+@pytest.mark.claim("4.7")
 @pytest.mark.parametrize(("length", "degree"), [(2, 3), (3, 2)])
 def test_theorem_1_at_rational_points_of_the_true_gradient(length, degree):
     """Residuals put in, the sum over orders is the derivative of the loss, to 60 digits."""
@@ -176,6 +180,7 @@ def test_theorem_1_at_rational_points_of_the_true_gradient(length, degree):
         assert not agree_at(true.xreplace(point), stated.xreplace(point_off), point)
 
 
+@pytest.mark.claim("X.7")
 def test_wrong_theories_of_theorem_1_are_rejected(monkeypatch):
     model = feed_forward.FeedForward(3, 1, 1, 4)
     data = feed_forward.examples(*ROWS[3])
@@ -242,6 +247,7 @@ def test_theorem_1_in_numbers_is_gradient_by_order():
 # --- Propositions 1 and 2 ------------------------------------------------------------------------
 
 
+@pytest.mark.claim("4.8")
 @pytest.mark.parametrize(
     ("powers", "d", "h"),
     [([], 2, 2), ([1], 3, 2), ([1, 1], 2, 1), ([2], 2, 2), ([2, 1], 2, 1), ([1, 1, 1], 2, 1)],
@@ -267,6 +273,7 @@ def test_variance_at_initialization_by_brute_force(powers, d, h):
         assert not vanishes((exact - naive).subs(widths))
 
 
+@pytest.mark.claim("4.8")
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_ratio_of_orders_at_initialization_as_a_power_of_d(order):
     power = magnitudes.power_of_d(magnitudes.order_ratio(order))
@@ -274,6 +281,7 @@ def test_ratio_of_orders_at_initialization_as_a_power_of_d(order):
     assert not vanishes(power + order * LETTERS.gamma)  # a bare d^(-gamma) per order is too large
 
 
+@pytest.mark.claim("4.9")
 def test_number_of_terms_and_the_crossing():
     for degree, order in product(range(1, 7), range(5)):
         count = counting.factor_maps(degree, order)
@@ -301,6 +309,7 @@ def test_number_of_terms_and_the_crossing():
 ATTENTION_ROWS = {2: [((0, 1), 1), ((0, 0), 0), ((1, 0), 1)], 3: [((0, 1, 0), 1), ((1, 0, 0), 0)]}
 
 
+@pytest.mark.claim("5.1")
 @pytest.mark.parametrize("length", [2, 3])
 def test_theorem_3_is_what_differentiation_gives(length):
     model = att.Attention(2, 1, length)
@@ -312,6 +321,7 @@ def test_theorem_3_is_what_differentiation_gives(length):
     assert not agree_at(derived["key"], stated["query"], point)
 
 
+@pytest.mark.claim("5.1")
 @pytest.mark.parametrize(("length", "d"), [(2, 2), (3, 1)])
 def test_theorem_3_at_rational_points(length, d):
     model = att.Attention(2, d, length)
@@ -361,6 +371,7 @@ def test_the_chain_rule_at_the_stream():
     assert not vanishes(gradient - parts["direct"] - parts["attention"])
 
 
+@pytest.mark.claim("6.1")
 @pytest.mark.parametrize("tokens", [(0, 1), (1, 0), (0, 0)])
 def test_paths_of_a_block_sum_to_its_gradient(tokens):
     block = paths.Block(2, 1, 1, 2)

@@ -45,6 +45,7 @@ def scaled(model, scale, names=None):
     return model
 
 
+@pytest.mark.claim("4.7")
 @pytest.mark.parametrize("activation", ["gelu", "relu", "tanh", (1.0, 0.7, -0.3, 0.2)])
 @pytest.mark.parametrize("name", TASKS)
 def test_orders_sum_to_the_gradient(name, activation):
@@ -108,6 +109,7 @@ def test_a_linear_model_has_order_zero_only():
     assert parts[0].abs().max() > 0
 
 
+@pytest.mark.claim("4.8")
 def test_small_initialization_orders_the_orders():
     """0 > 1 > 2, each by about a factor of the embedding scale (Proposition 1)."""
     task = TASKS["length three"]
@@ -122,6 +124,7 @@ def test_small_initialization_orders_the_orders():
     assert norms[1][1] / norms[1][0] < norms[0][1] / norms[0][0] / 10
 
 
+@pytest.mark.claim("X.1")
 def test_shares_sum_to_one_and_centring_removes_what_tokens_share():
     task = TASKS["length three"]  # its zeroth-order signature is the same for all anchors
     model = models.EmbeddingFFN(task.vocab_size, 64, dtype=F64, runs=2)
@@ -188,6 +191,7 @@ NOT_EXCHANGEABLE = tasks.from_function(
 )
 
 
+@pytest.mark.claim("4.7")
 @pytest.mark.parametrize("task", [*TASKS.values(), NOT_EXCHANGEABLE], ids=lambda t: t.name)
 def test_signatures_give_the_gradient_up_to_the_size_of_the_logits(task):
     """Theorem 1 and the order of its error, whether positions are exchangeable or not."""
@@ -236,6 +240,7 @@ def attention_model(task, gamma=0.5, runs=None, length=None, d=6):
     return models.initialize_(model, gamma, models.seeded(range(runs or 1)))
 
 
+@pytest.mark.claim("5.1")
 @pytest.mark.parametrize("name", TASKS)
 def test_paths_sum_to_the_gradient(name):
     task = TASKS[name]
@@ -250,6 +255,7 @@ def test_paths_sum_to_the_gradient(name):
         assert relative(total, descent(model, task)) < 1e-12
 
 
+@pytest.mark.claim("5.2")
 def test_value_part_is_the_attention_weighted_signature():
     """Claim 5.2, and a theory that ignores attention, which it must reject."""
     task = TASKS["repeats and weights"]
@@ -272,6 +278,7 @@ def test_value_part_is_the_attention_weighted_signature():
     assert error(1.0, uniform=True) > 0.1
 
 
+@pytest.mark.claim("5.1")
 def test_key_and_query_are_not_interchangeable():
     task = TASKS["length three"]
     model = attention_model(task)

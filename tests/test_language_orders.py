@@ -130,6 +130,7 @@ def test_orders_are_the_hoeffding_parts_of_the_operators(role):
     assert relative(found.flip(0), expected) > 1e-2
 
 
+@pytest.mark.claim("6.3")
 def test_a_path_that_needs_no_context_is_order_zero():
     """Without attention the FFN reads one token; with uniform, linear reading values need one."""
     model = transformer()
@@ -159,6 +160,7 @@ def test_a_path_that_needs_no_context_is_order_zero():
     assert relative(blind[0].sum(0), value[0].sum(0)) < 1e-12
 
 
+@pytest.mark.claim("6.4")
 @pytest.mark.parametrize("epsilon", [1.0, 1e-20])
 def test_small_logits_leave_signatures_on_every_path(epsilon):
     """Claims 6.3 and 6.4: errors in proportion to the logits; wrong theories do not improve."""

@@ -18,6 +18,7 @@ def trained():
     return task, model, training.train(model, task, config, (0, 1))
 
 
+@pytest.mark.claim("5.3")
 def test_attention_is_that_of_each_snapshot(trained):
     task, model, run = trained
     attention = listening.attention_through_training(model, task, run)
@@ -50,6 +51,7 @@ def test_share_of_uniform_attention_is_the_share_of_positions():
     np.testing.assert_allclose(noise, 1 - expected)
 
 
+@pytest.mark.claim("5.4")
 def test_share_counts_weights_and_only_sequences_with_a_choice():
     task = tasks.from_arrays([[0, 1], [1, 1], [1, 0]], [0, 0, 0], weights=[1, 5, 3], anchors=[0])
     attention = np.array([[0.9, 0.1], [0.5, 0.5], [0.6, 0.4]])
@@ -66,6 +68,7 @@ def test_share_needs_a_choice_and_the_right_shape():
         listening.attention_share(everything, np.ones((8, 2)))
 
 
+@pytest.mark.claim("5.4")
 def test_speed_under_gradient_descent_is_the_gradient(trained):
     task, model, run = trained
     steps, speed = listening.embedding_speed(run)

@@ -133,6 +133,7 @@ def test_wrong_settings_are_refused(changes: dict, message: str) -> None:
 # --- Measurement and report -----------------------------------------------------------------------
 
 
+@pytest.mark.claim("X.4")
 def test_the_first_stair_is_where_it_was_predicted_and_a_wrong_prediction_is_not() -> None:
     middle = tasks.from_function(lambda *x: sorted(x)[1], [range(8)] * 3)
     m = measurement.measure(middle, Settings(seeds=(0, 1, 2), d=64, gamma=1.4, steps=5))

@@ -47,6 +47,7 @@ def test_attention_sees_order_and_ffn_does_not():
         assert torch.allclose(first, second, atol=1e-12) == same
 
 
+@pytest.mark.claim("3.3")
 @pytest.mark.parametrize("gamma", [0.5, 1.0, 1.3])
 @pytest.mark.parametrize("kind", ["ffn", "attention"])
 def test_every_tensor_starts_at_its_standard_deviation(kind, gamma):
@@ -61,6 +62,7 @@ def test_every_tensor_starts_at_its_standard_deviation(kind, gamma):
         assert abs(ratio - 1) < 4 / math.sqrt(2 * parameter.numel()), name
 
 
+@pytest.mark.claim("3.3")
 def test_the_check_of_scale_rejects_another_width():
     """Wrong variant: d_in of the unembedding taken as the vocabulary size."""
     model = models.EmbeddingFFN(150, 80, 120)
@@ -99,6 +101,7 @@ def test_fixed_embeddings_are_the_trainable_model_on_their_scaled_table():
     torch.testing.assert_close(fixed(tokens), same(tokens), rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.claim("7.2")
 def test_fixed_embeddings_keep_their_directions_and_train_their_scale():
     task = tasks.addition(3, None)
     table = np.random.default_rng(0).normal(size=(2, task.vocab_size, 8))

@@ -107,6 +107,7 @@ def test_tokens_may_be_given_or_left_out(ids, counts):
 # --- Alignment -----------------------------------------------------------------------------------
 
 
+@pytest.mark.claim("6.5")
 def test_embeddings_made_of_the_signature_align_and_others_do_not(counts):
     references = ob.references(counts)
     made = project(dense(counts), 4000)
@@ -254,6 +255,7 @@ def test_first_order_kernels_are_those_of_signatures_written_out(counts):
     np.testing.assert_allclose(ob._first_order(counts, 2)[0], root @ root.T, atol=1e-12)
 
 
+@pytest.mark.claim("6.6")
 def test_embeddings_of_first_order_are_predicted_by_it_and_not_by_order_0():
     """Tokens whose next token tells nothing alone: it depends on the previous one, by class."""
     random = np.random.default_rng(0)
@@ -299,6 +301,7 @@ def mixtures(counts, windows, attention):
     return np.einsum("nl,nlv->nv", attention, S[windows[0]])
 
 
+@pytest.mark.claim("6.7")
 def test_paths_made_of_attention_weighted_signatures_are_told_from_the_controls(counts, windows):
     tokens, positions = windows
     random = np.random.default_rng(4)

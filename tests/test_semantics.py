@@ -25,6 +25,7 @@ def rank_correlation(order):
     return abs(np.corrcoef(rankdata(order), np.arange(len(order)))[0, 1])
 
 
+@pytest.mark.claim("7.5")
 def test_path():
     rows = on_arc(9) * np.random.default_rng(0).uniform(0.1, 50, (9, 1))  # lengths do not matter
     assert semantics.path_correlation(rows) == pytest.approx(1)
@@ -50,6 +51,7 @@ def test_chance_of_a_path_is_that_of_random_orders():
     assert np.mean(np.array(exact) >= bound - 1e-9) > 0.04
 
 
+@pytest.mark.claim("7.5")
 def test_circle_is_told_from_line_and_from_disorder():
     circle, line = cosine_similarity(on_circle(12)), cosine_similarity(on_arc(12))
     assert semantics.layout_correlation(circle, "circle") > 0.95
@@ -92,6 +94,7 @@ def test_adjacent_share():
     assert semantics.adjacent_share(circle[np.ix_(every_other, every_other)]) == 0
 
 
+@pytest.mark.claim("7.5")
 def test_categories():
     rng = np.random.default_rng(0)
     names = np.repeat(["month", "colour", "animal"], [6, 5, 4])

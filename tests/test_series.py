@@ -394,6 +394,7 @@ def test_models_with_code_of_their_own_or_without_weights_are_refused(neox, toke
         series.read_attention(opened(neox), *sampled)
 
 
+@pytest.mark.claim("X.6")
 def test_a_series_whose_embeddings_become_signatures_is_seen_to(published, tokens, tmp_path):
     """Random at step 0, a projection of the signatures later: alignment rises from 0 to 1."""
     root = tmp_path / "series"

@@ -50,6 +50,7 @@ def test_equal_to_the_definition(task, data):
         np.testing.assert_allclose(context[row], literal(task, order, token, False), atol=1e-14)
 
 
+@pytest.mark.claim("3.1", "3.2")
 @settings(max_examples=100, deadline=None)
 @given(small_tasks())
 def test_normalised_and_consistent_and_norms_fall(task):
@@ -68,6 +69,7 @@ def test_normalised_and_consistent_and_norms_fall(task):
             lower = s
 
 
+@pytest.mark.claim("3.1")
 def test_a_conditional_distribution_is_no_signature():
     """Wrong variant of 3.1: normalised within each context, slots no longer sum to order 0."""
     task = tasks.from_arrays([[0, 1], [0, 2], [0, 2]], [0, 1, 2])
@@ -84,6 +86,7 @@ def test_repeated_tokens_count_twice():
     np.testing.assert_allclose(signatures.label_signature(task, 0, [0])[0], [2 / 3, 1 / 3])
 
 
+@pytest.mark.claim("4.4")
 def test_zeroth_order_of_modular_addition_is_the_same_for_all():
     s = signatures.label_signature(tasks.modular_addition(7, 12), 0)
     assert np.ptp(s, axis=0).max() == 0
@@ -103,6 +106,7 @@ def test_zero_weight_rows_leave_no_trace():
     np.testing.assert_array_equal(signatures.label_signature(with_row, 0, [0])[0], [1, 0, 0])
 
 
+@pytest.mark.claim("4.10")
 def test_zero_frequency_is_one_order_less():
     task = tasks.modular_addition(5, 8, length=3)
     everyone = np.arange(task.vocab_size)

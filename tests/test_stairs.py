@@ -58,6 +58,7 @@ def test_escape_constant_is_the_limit_of_wide_linear_networks():
     assert abs(np.mean(found) - 1) > 4 * error
 
 
+@pytest.mark.claim("X.2")
 @pytest.mark.parametrize("gamma", [1.1, 1.5])
 def test_geometry_of_the_first_stair(gamma):
     predicted = stairs.first_stair(ADDITION)
@@ -77,6 +78,7 @@ def test_geometry_of_the_first_stair(gamma):
     assert stairs.first_stair(shuffled).overlap(reached.embeddings[-1]) < 0.9
 
 
+@pytest.mark.claim("X.2")
 def test_time_of_the_first_stair():
     predicted, measured, without_root = [], [], []
     for d, gamma in ((32, 1.2), (96, 1.2), (96, 1.5)):

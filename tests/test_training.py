@@ -130,6 +130,7 @@ def test_snapshots_double_then_are_even_and_hold_the_state_before_the_step():
     assert run.steps[run.at(3)] == 2
 
 
+@pytest.mark.claim("4.11", "7.3")
 def test_onset_and_early_stop():
     config = training.TrainConfig(2000, 0.02, "adamw", measure_every=5, stop_accuracy=1.0)
     run = training.train(model((0, 1)), TASK, config)

@@ -263,6 +263,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.claim("6.1")
 @pytest.mark.parametrize("every_position", [True, False])
 @pytest.mark.parametrize("steps", [0, 12])
 @pytest.mark.parametrize("name", SETTINGS)
@@ -340,6 +341,7 @@ def test_next_token_signature_counts_what_follows(every_position):
         assert mass[:, :3].max() == 0
 
 
+@pytest.mark.claim("6.2")
 @pytest.mark.parametrize("every_position", [True, False])
 @pytest.mark.parametrize("norm", ["none", "far below", "far above", "rotary", "tied"])
 def test_direct_path_is_the_next_token_signature(norm, every_position):
