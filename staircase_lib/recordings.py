@@ -294,6 +294,7 @@ def document(
     title: str,
     rule: str,
     names: Sequence[str],
+    labels: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """A task with its signatures and its recordings, as a value for JSON.
 
@@ -307,6 +308,9 @@ def document(
         Shown to the reader: what it is called, and its definition in a line.
     names : sequence of str
         One for each of the ``V`` tokens.
+    labels : sequence of str, optional
+        One for each label that occurs, where a label means something else than the token of its
+        number. Default: the tokens' names.
 
     Returns
     -------
@@ -319,19 +323,24 @@ def document(
     Raises
     ------
     ValueError
-        If there is not one name a token.
+        If there is not one name a token and a label.
     """
     if len(names) != task.vocab_size:
         raise ValueError(f"names: expected {task.vocab_size}, one a token, got {len(names)}.")
-    labels = np.unique(task.labels)
+    present = np.unique(task.labels)
+    labels = [names[y] for y in present] if labels is None else list(labels)
+    if len(labels) != len(present):
+        raise ValueError(
+            f"labels: expected {len(present)}, one for each label that occurs, got {len(labels)}."
+        )
     occurring = np.unique(task.tokens)
     zeroth = signatures.label_signature(task, 0)
-    shown: dict[str, Any] = {"order0": pack(zeroth[:, labels], 0, zeroth.max(), 16)}
+    shown: dict[str, Any] = {"order0": pack(zeroth[:, present], 0, zeroth.max(), 16)}
     if task.length > 1:
-        first = signatures.label_signature(task, 1)[:, labels][:, :, occurring]
+        first = signatures.label_signature(task, 1)[:, present][:, :, occurring]
         shown["order1"] = pack(first, 0, first.max(), 8)
     if task.length > 2:
-        shown["order2"] = _answer_table(task, labels, names)
+        shown["order2"] = _answer_table(task, present, names)
     pairs = np.triu_indices(len(task.anchors), 1)
     return {
         "key": key,
@@ -339,7 +348,7 @@ def document(
         "rule": rule,
         "orders": task.length,
         "anchors": [names[a] for a in task.anchors],
-        "labels": [names[y] for y in labels],
+        "labels": labels,
         "contexts": [names[x] for x in occurring],
         "chance": task.chance,
         "signatures": shown,
@@ -348,9 +357,9 @@ def document(
     }
 
 
-def _answer_table(task: Task, labels: NDArray, names: Sequence[str]) -> dict[str, Any]:
+def _answer_table(task: Task, present: NDArray, names: Sequence[str]) -> dict[str, Any]:
     """Which label goes with an anchor and two further tokens, most probable first."""
-    second = signatures.label_signature(task, 2)[:, labels]  # (A, Y, V, V), symmetric in the slots
+    second = signatures.label_signature(task, 2)[:, present]  # (A, Y, V, V), symmetric in the slots
     either = second.sum(axis=1) > 0
     upper = np.triu(either.any(axis=0))
     rows, columns = np.flatnonzero(upper.any(axis=1)), np.flatnonzero(upper.any(axis=0))

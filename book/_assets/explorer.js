@@ -1,0 +1,793 @@
+/* The staircase explorer: plays recorded runs (staircase_lib/recordings.py) in the page.
+
+   A box holds the recordings as inert JSON. Task, gamma, seed, moment, order and token make up the
+   state; it stands in the page's address, so that a view can be linked. What changes with the state
+   is drawn in three kinds: a run (everything), a moment (what moves), a token (what is marked). */
+(function () {
+  "use strict";
+
+  const ORDER_COLORS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7"]; // as in figures/style.py
+  const MODEL_COLOR = "#D55E00", LOSS_COLOR = "#7A889E";
+  const VIRIDIS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58",
+    "#b5de2b", "#fde725"];
+  const BLUE_RED = ["#053061", "#2166ac", "#4393c3", "#92c5de", "#d1e5f0", "#f7f7f7", "#fddbc7", "#f4a582",
+    "#d6604d", "#b2182b", "#67001f"];
+  const SUBSCRIPT = ["₀", "₁", "₂", "₃"];
+  const FRAME = 130, STILL_FRAME = 600; // milliseconds a moment, without motion slower
+
+  // ---- data -------------------------------------------------------------------------------
+
+  /* Fixed-point codes back to numbers; the highest code is an undefined value. */
+  function unpack({ shape, low, high, bits, codes }) {
+    const bytes = Uint8Array.from(atob(codes), (c) => c.charCodeAt(0));
+    const top = 2 ** bits - 2, scale = (high - low) / top;
+    const view = new DataView(bytes.buffer);
+    const values = new Float64Array(bytes.length / (bits / 8));
+    for (let k = 0; k < values.length; k++) {
+      const code = bits === 8 ? bytes[k] : view.getUint16(2 * k, true);
+      values[k] = code > top ? NaN : low + scale * code;
+    }
+    return { shape, values };
+  }
+
+  /* Part k of an array along its first axis. */
+  function part({ shape, values }, k) {
+    const size = shape.slice(1).reduce((a, b) => a * b, 1);
+    return { shape: shape.slice(1), values: values.subarray(k * size, (k + 1) * size) };
+  }
+
+  const decoded = new WeakMap();
+  function read(packed) {
+    if (!decoded.has(packed)) decoded.set(packed, unpack(packed));
+    return decoded.get(packed);
+  }
+
+  const nearest = (list, value, of = (x) => x) =>
+    list.reduce((best, x, k) => (Math.abs(of(x) - of(value)) < Math.abs(of(list[best]) - of(value)) ? k : best), 0);
+  const pairIndex = (i, j, n) => (i > j ? pairIndex(j, i, n) : i * n - (i * (i + 1)) / 2 + j - i - 1);
+
+  // ---- colours and numbers ----------------------------------------------------------------
+
+  function mixed(stops, t) {
+    const at = Math.min(Math.max(t, 0), 1) * (stops.length - 1);
+    const k = Math.min(Math.floor(at), stops.length - 2);
+    const [a, b] = [stops[k], stops[k + 1]].map((hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)));
+    return `rgb(${a.map((x, c) => Math.round(x + (b[c] - x) * (at - k))).join(",")})`;
+  }
+
+  const BLUE_RED_CODES = Array.from({ length: 255 }, (_, k) => mixed(BLUE_RED, k / 254));
+  const similarityColor = (r) => (Number.isNaN(r) ? "none" : BLUE_RED_CODES[Math.round((r + 1) * 127)]);
+  const tokenColor = (k, n) => mixed(VIRIDIS, 0.08 + (0.82 * k) / Math.max(n - 1, 1));
+  const count = (x) => x.toLocaleString("en");
+  const fixed = (x, digits = 2) => (Number.isNaN(x) ? "undefined" : x.toFixed(digits).replace("-", "−"));
+  const percent = (x) => `${Math.round(100 * x)} %`;
+
+  // ---- elements ---------------------------------------------------------------------------
+
+  function add(parent, name, attributes = {}, text = "") {
+    const inSvg = name === "svg" || parent.namespaceURI === "http://www.w3.org/2000/svg";
+    const node = inSvg
+      ? document.createElementNS("http://www.w3.org/2000/svg", name)
+      : document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+    if (text) node.textContent = text;
+    parent.append(node);
+    return node;
+  }
+
+  function canvas(panel, height) {
+    panel.view.replaceChildren();
+    const width = panel.view.clientWidth;
+    const svg = add(panel.view, "svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
+    return { svg, width, height };
+  }
+
+  /* Which of n labels, `room` pixels apart, can be written. */
+  function thinned(labels, room) {
+    const longest = Math.max(...labels.map((label) => label.length));
+    const every = [1, 2, 5, 10, 20, 50].find((k) => k * room >= 6.3 * longest + 4) || labels.length;
+    return (k) => k % every === 0;
+  }
+
+  // ---- the explorer -----------------------------------------------------------------------
+
+  class Explorer {
+    constructor(box) {
+      this.box = box;
+      this.tasks = JSON.parse(box.querySelector("script.sc-recorded").textContent).tasks;
+      this.state = { task: 0, gamma: 0, seed: 0, moment: 0, order: 0, token: 0 };
+      this.preview = null; // the token under the pointer
+      this.partner = null; // and the other token of its cell
+      this.timer = 0;
+      this.build();
+      this.start();
+    }
+
+    get task() { return this.tasks[this.state.task]; }
+    get gammas() { return [...new Set(this.task.runs.map((run) => run.gamma))]; }
+    get seeds() { return [...new Set(this.task.runs.map((run) => run.seed))]; }
+    get run() { return this.runOf(this.seeds[this.state.seed]); }
+    get token() { return this.preview === null ? this.state.token : this.preview; }
+    runOf(seed) {
+      return this.task.runs.find((run) => run.gamma === this.gammas[this.state.gamma] && run.seed === seed);
+    }
+    values(name, run = this.run) { return read(run.values[name]); }
+    now(name, run = this.run) { return part(this.values(name, run), this.state.moment); }
+
+    // ---- controls -------------------------------------------------------------------------
+
+    build() {
+      const { box } = this;
+      const choices = add(box, "div", { class: "sx-choices" });
+      const taskField = add(choices, "label", { class: "sx-field" });
+      add(taskField, "span", { class: "sx-name" }, "task");
+      this.taskSelect = add(taskField, "select", { name: "sx-task" });
+      this.tasks.forEach((task, k) => add(this.taskSelect, "option", { value: k }, task.title));
+      this.taskSelect.addEventListener("change", () => this.choose({ task: Number(this.taskSelect.value) }));
+      this.gammaField = this.pills(choices, "gamma", "initialization rate γ", "γ");
+      this.seedField = this.pills(choices, "seed", "seed", "seed");
+      this.rule = add(box, "p", { class: "sx-rule" });
+
+      const time = add(box, "div", { class: "sx-time" });
+      this.play = add(time, "button", { type: "button", class: "sx-play", "aria-label": "play" });
+      this.play.addEventListener("click", () => (this.timer ? this.stop() : this.playOn()));
+      this.slider = add(time, "input", { type: "range", min: 0, step: 1, "aria-label": "step of training" });
+      this.slider.addEventListener("input", () => {
+        this.stop();
+        this.move(Number(this.slider.value));
+      });
+      this.told = add(time, "output", { class: "sx-told", "aria-live": "off" });
+
+      this.tokenField = this.pills(box, "token", "token", "token");
+      this.tokenField.field.classList.add("sx-tokens");
+      const panels = add(box, "div", { class: "sx-panels" });
+      this.panels = {
+        plane: this.panel(panels, "sx-third"),
+        embeddings: this.panel(panels, "sx-third sx-half-small"),
+        signatures: this.panel(panels, "sx-third sx-half-small"),
+      };
+      const legend = add(panels, "div", { class: "sx-legend" });
+      add(legend, "span", {}, "−1");
+      add(legend, "span", { class: "sx-bar" });
+      add(legend, "span", {}, "1");
+      this.reading = add(legend, "span", { class: "sx-reading" });
+      this.orderField = this.pills(panels, "order", "signature order", "signature of order");
+      this.orderField.field.classList.add("sx-orders");
+      Object.assign(this.panels, {
+        signature: this.panel(panels, "sx-half"),
+        shares: this.panel(panels, "sx-half"),
+        loss: this.panel(panels, "sx-half"),
+        alignment: this.panel(panels, "sx-half"),
+      });
+
+      const more = add(box, "p", { class: "sx-more" });
+      this.link = add(more, "a", { href: "#" }, "Link to this view");
+      this.link.addEventListener("click", (event) => {
+        event.preventDefault();
+        this.tellAddress();
+      });
+      const csv = add(more, "button", { type: "button", class: "sx-csv" }, "Data of this view (CSV)");
+      csv.addEventListener("click", () => this.download());
+      const still = add(box, "div", { class: "sx-still" });
+      still.innerHTML = box.querySelector("noscript")?.textContent || ""; // our own markup: one img
+    }
+
+    panel(parent, kind) {
+      const holder = add(parent, "section", { class: `sx-panel ${kind}` });
+      const title = add(holder, "p", { class: "sx-title" });
+      return { holder, title, view: add(holder, "div", { class: "sx-view" }), note: add(holder, "p", { class: "sx-note" }) };
+    }
+
+    /* Buttons of which one is chosen: radio buttons, with the keys that these have. */
+    pills(parent, name, label, shown) {
+      const field = add(parent, "div", { class: "sx-field", role: "radiogroup", "aria-label": label });
+      add(field, "span", { class: "sx-name" }, shown);
+      return { field, name, holder: add(field, "span", { class: "sx-pills" }) };
+    }
+
+    fillPills({ holder, name }, texts, chosen, color) {
+      const same = holder.children.length === texts.length &&
+        [...holder.children].every((pill, k) => pill.textContent === texts[k]);
+      if (!same) {
+        holder.replaceChildren();
+        texts.forEach((text, k) => {
+          const pill = add(holder, "label", { class: "sx-pill" });
+          if (color) pill.style.setProperty("--sx-color", color(k));
+          const input = add(pill, "input", { type: "radio", name: `sx-${name}`, value: k });
+          input.addEventListener("change", () => this.choose({ [name]: k }));
+          add(pill, "span", {}, text);
+          if (name === "token") this.reactsTo(pill, k);
+        });
+      }
+      [...holder.querySelectorAll("input")].forEach((input, k) => (input.checked = k === chosen));
+    }
+
+    // ---- state ----------------------------------------------------------------------------
+
+    start() {
+      const given = this.fromAddress();
+      if (!given) {
+        Object.assign(this.state, this.opening());
+        this.draw();
+      }
+      window.addEventListener("hashchange", () => this.fromAddress());
+      let width = this.box.clientWidth;
+      new ResizeObserver(() => {
+        if (!this.box.clientWidth || this.box.clientWidth === width) return;
+        width = this.box.clientWidth;
+        this.draw();
+      }).observe(this.box);
+      this.box.dataset.state = "drawn";
+    }
+
+    /* Small start, at the moment that the theory dates. */
+    opening() {
+      this.state.gamma = this.gammas.length - 1;
+      const { stair, steps } = this.run;
+      const token = Math.min(3, this.task.anchors.length - 1);
+      return { gamma: this.state.gamma, moment: stair ? nearest(steps, stair, Math.log1p) : 0, token };
+    }
+
+    choose(change) {
+      const step = this.run.steps[this.state.moment];
+      const gamma = this.gammas[this.state.gamma], seed = this.seeds[this.state.seed];
+      Object.assign(this.state, change);
+      if ("task" in change) {
+        this.stop();
+        this.state.gamma = nearest(this.gammas, gamma);
+        this.state.seed = Math.max(0, this.seeds.indexOf(seed));
+      }
+      this.keepInRange(step);
+      this.preview = null;
+      if (Object.keys(change).join() === "token") this.mark();
+      else this.draw();
+      this.tellAddress();
+    }
+
+    keepInRange(step) {
+      const { state, task, run } = this;
+      state.order = Math.min(state.order, task.orders - 1);
+      state.token = Math.min(state.token, task.anchors.length - 1);
+      state.moment = nearest(run.steps, step, Math.log1p);
+    }
+
+    move(moment) {
+      const last = this.run.steps.length - 1;
+      this.state.moment = Math.min(Math.max(moment, 0), last);
+      this.drawMoment();
+      clearTimeout(this.telling);
+      this.telling = setTimeout(() => this.tellAddress(), 250);
+    }
+
+    playOn() {
+      const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+      const last = this.run.steps.length - 1;
+      if (this.state.moment === last) this.move(0);
+      this.timer = setInterval(() => {
+        this.move(this.state.moment + 1);
+        if (this.state.moment === this.run.steps.length - 1) this.stop();
+      }, still ? STILL_FRAME : FRAME);
+      this.showPlaying();
+    }
+
+    stop() {
+      clearInterval(this.timer);
+      this.timer = 0;
+      this.showPlaying();
+    }
+
+    showPlaying() {
+      this.play.setAttribute("aria-label", this.timer ? "pause" : "play");
+      this.play.classList.toggle("sx-playing", Boolean(this.timer));
+    }
+
+    // ---- address --------------------------------------------------------------------------
+
+    get address() {
+      const { task, state, run } = this;
+      const view = { task: task.key, gamma: run.gamma, seed: run.seed, step: run.steps[state.moment],
+        order: state.order, token: task.anchors[state.token] };
+      return "#" + new URLSearchParams(view);
+    }
+
+    tellAddress() {
+      clearTimeout(this.telling);
+      this.link.href = this.address;
+      history.replaceState(history.state, "", this.address);
+    }
+
+    /* The state that the page's address asks for, as far as it is there; false if it asks for none. */
+    fromAddress() {
+      const asked = new URLSearchParams(location.hash.slice(1));
+      const task = this.tasks.findIndex(({ key }) => key === asked.get("task"));
+      if (task < 0) return false;
+      this.stop();
+      this.preview = null;
+      const number = (name, otherwise) => (asked.has(name) && isFinite(asked.get(name)) ? Number(asked.get(name)) : otherwise);
+      this.state.task = task;
+      this.state.gamma = nearest(this.gammas, number("gamma", Infinity), (x) => Math.min(x, 1e6));
+      this.state.seed = Math.max(0, this.seeds.indexOf(number("seed", this.seeds[0])));
+      this.state.order = Math.max(0, Math.round(number("order", 0)));
+      this.state.token = Math.max(0, this.task.anchors.indexOf(asked.get("token")));
+      this.keepInRange(Math.max(0, number("step", 0)));
+      this.draw();
+      this.link.href = this.address;
+      this.box.scrollIntoView({ block: "start" });
+      return true;
+    }
+
+    // ---- drawing --------------------------------------------------------------------------
+
+    draw() {
+      const { task, state } = this;
+      this.taskSelect.value = state.task;
+      this.fillPills(this.gammaField, this.gammas.map(String), state.gamma);
+      this.fillPills(this.seedField, this.seeds.map(String), state.seed);
+      this.fillPills(this.tokenField, task.anchors, state.token, (k) => tokenColor(k, task.anchors.length));
+      const orders = Array.from({ length: task.orders }, (_, m) => String(m));
+      this.fillPills(this.orderField, orders, state.order, (m) => ORDER_COLORS[m]);
+      this.rule.textContent = task.rule;
+      this.slider.max = this.run.steps.length - 1;
+      this.drawPlane();
+      this.drawMatrix("embeddings");
+      this.drawMatrix("signatures");
+      this.drawCurves("loss", "Loss", [LOSS_COLOR], { low: 0 });
+      const names = orders.map((m) => `order ${m}`);
+      this.drawCurves("shares", "Share of each order in the gradient", ORDER_COLORS, { low: 0, high: 1, names });
+      const r = orders.map((m) => `r${SUBSCRIPT[m]}`);
+      this.drawCurves("alignment", "Alignment with the signature of each order", ORDER_COLORS, { high: 1, names: r });
+      this.drawSignature();
+      this.drawMoment();
+    }
+
+    drawMoment() {
+      const { run, state } = this;
+      const step = run.steps[state.moment];
+      this.slider.value = state.moment;
+      this.slider.setAttribute("aria-valuetext", `step ${count(step)}`);
+      this.told.textContent = `step ${count(step)}`;
+      this.showPlane();
+      this.showMatrix("embeddings");
+      this.showMatrix("signatures");
+      for (const name of ["loss", "shares", "alignment"]) this.showCurves(name);
+      this.showAnswers();
+      this.mark(false);
+    }
+
+    /* Everything that shows which token is looked at. */
+    mark(redraw = true) {
+      this.tokenField.holder.querySelectorAll(".sx-pill").forEach((pill, k) => {
+        pill.classList.toggle("sx-looked", k === this.token);
+      });
+      this.markPlane();
+      for (const name of ["embeddings", "signatures"]) this.markMatrix(name);
+      this.tellPair();
+      if (redraw) {
+        this.drawSignature();
+        this.showAnswers();
+      }
+    }
+
+    /* Pointing at an element looks at its token, a click keeps it. */
+    reactsTo(node, token, partner = null) {
+      node.addEventListener("pointerenter", (event) => {
+        if (event.pointerType === "touch") return;
+        this.look(token, partner);
+      });
+      node.addEventListener("pointerleave", () => this.look(null));
+      if (!node.matches("label")) {
+        node.addEventListener("click", () => {
+          this.partner = partner;
+          this.choose({ token });
+          this.fillPills(this.tokenField, this.task.anchors, token);
+        });
+      }
+    }
+
+    look(token, partner = null) {
+      const before = this.token;
+      this.preview = token;
+      this.partner = partner;
+      if (this.token !== before) this.mark();
+      else this.tellPair();
+    }
+
+    // ---- the plane ------------------------------------------------------------------------
+
+    drawPlane() {
+      const panel = this.panels.plane, { task } = this, n = task.anchors.length;
+      panel.title.textContent = "Embeddings: principal components";
+      const { svg, width } = canvas(panel, panel.view.clientWidth);
+      const radius = Math.max(...this.values("points").values.map(Math.abs), 1e-9);
+      const room = width / 2 - 16;
+      const place = (value) => width / 2 + (room * value) / radius;
+      add(svg, "rect", { class: "sx-frame", x: 0.5, y: 0.5, width: width - 1, height: width - 1, rx: 3 });
+      const path = add(svg, "polyline", { class: "sx-path" });
+      const points = task.anchors.map((name, k) => {
+        const group = add(svg, "g", { class: "sx-point" });
+        add(group, "circle", { class: "sx-hit", r: 14 });
+        const dot = add(group, "circle", { class: "sx-dot", r: 5.5, fill: tokenColor(k, n) });
+        const text = add(group, "text", { class: "sx-label", x: 8, y: -6 }, name);
+        this.reactsTo(group, k);
+        return { group, dot, text };
+      });
+      this.plane = { svg, path, points, place, spots: [] };
+    }
+
+    showPlane() {
+      const { path, points, place, svg } = this.plane;
+      const { values } = this.now("points");
+      const spots = points.map((_, k) => [place(values[2 * k]), place(-values[2 * k + 1])]);
+      points.forEach(({ group }, k) => { group.style.transform = `translate(${spots[k][0]}px,${spots[k][1]}px)`; });
+      path.setAttribute("points", spots.map((spot) => spot.map((x) => x.toFixed(1)).join()).join(" "));
+      this.plane.spots = spots;
+      const share = this.now("plane").values[0];
+      this.panels.plane.note.textContent = `${percent(share)} of the variance; in units of the embeddings’ length`;
+      svg.setAttribute("aria-label", `Embeddings of ${this.task.anchors.join(", ")} in the plane of their first ` +
+        `two principal components, which holds ${percent(share)} of the variance`);
+    }
+
+    /* Names are written where they do not run into each other, that of the token looked at first. */
+    markPlane() {
+      const { points, spots } = this.plane, named = [];
+      const sequence = [this.token, ...points.keys()];
+      for (const k of new Set(sequence)) {
+        const free = named.every(([x, y]) => Math.abs(x - spots[k][0]) > 13 || Math.abs(y - spots[k][1]) > 12);
+        if (free) named.push(spots[k]);
+        points[k].text.style.display = free ? "" : "none";
+        points[k].group.classList.toggle("sx-marked", k === this.token);
+      }
+    }
+
+    // ---- similarity matrices --------------------------------------------------------------
+
+    drawMatrix(kind) {
+      const panel = this.panels[kind], { task } = this, n = task.anchors.length;
+      const margin = 9 + 7 * Math.max(...task.anchors.map((name) => name.length));
+      const side = Math.floor((panel.view.clientWidth - margin) / n);
+      const { svg } = canvas(panel, panel.view.clientWidth);
+      const cells = [];
+      const written = thinned(task.anchors, side);
+      for (let i = 0; i < n; i++) {
+        if (written(i)) {
+          const middle = margin + (i + 0.5) * side, across = (i + 0.5) * side;
+          add(svg, "text", { class: "sx-tick", x: margin - 5, y: across + 4, "text-anchor": "end" }, task.anchors[i]);
+          add(svg, "text", { class: "sx-tick", x: middle, y: n * side + 13, "text-anchor": "middle" }, task.anchors[i]);
+        }
+        for (let j = 0; j < n; j++) {
+          const cell = add(svg, "rect", { class: "sx-cell", x: margin + j * side, y: i * side, width: side, height: side });
+          this.reactsTo(cell, i, j);
+          cells.push(cell);
+        }
+      }
+      const row = add(svg, "rect", { class: "sx-mark", width: n * side, height: side, x: margin });
+      const column = add(svg, "rect", { class: "sx-mark", width: side, height: n * side, y: 0 });
+      this[kind] = { svg, cells, row, column, side, margin, n };
+    }
+
+    similarities(kind) {
+      if (kind === "embeddings") return this.now("embeddings").values;
+      if (this.state.order === 0) return read(this.task.similarity).values;
+      return part(this.now("signatures"), this.state.order - 1).values;
+    }
+
+    showMatrix(kind) {
+      const { svg, cells, n } = this[kind];
+      const values = this.similarities(kind);
+      cells.forEach((cell, k) => {
+        const i = Math.floor(k / n), j = k % n;
+        cell.setAttribute("fill", similarityColor(i === j ? 1 : values[pairIndex(i, j, n)]));
+      });
+      const panel = this.panels[kind], m = this.state.order;
+      const mean = values.reduce((a, b) => a + b, 0) / values.length;
+      if (kind === "embeddings") {
+        panel.title.textContent = "Similarity of embeddings";
+        panel.note.textContent = `mean cosine ${fixed(mean)}`;
+      } else {
+        const r = this.now("alignment").values[m];
+        panel.title.textContent = `Similarity of order-${m} signatures`;
+        panel.note.textContent = Number.isNaN(r)
+          ? `r${SUBSCRIPT[m]} undefined: all pairs alike`
+          : `alignment r${SUBSCRIPT[m]} = ${fixed(r)}`;
+      }
+      svg.setAttribute("aria-label", `${panel.title.textContent} of ${this.task.anchors.join(", ")}: off the diagonal ` +
+        `from ${fixed(Math.min(...values))} to ${fixed(Math.max(...values))}, ${panel.note.textContent}`);
+    }
+
+    markMatrix(kind) {
+      const { row, column, side, margin } = this[kind];
+      row.setAttribute("y", this.token * side);
+      column.setAttribute("x", margin + this.token * side);
+    }
+
+    /* The cell under the pointer in words. */
+    tellPair() {
+      const { task, partner, token } = this, n = task.anchors.length;
+      if (partner === null || partner >= n) {
+        this.reading.textContent = "cosine similarity";
+        return;
+      }
+      const value = (kind) => (token === partner ? 1 : this.similarities(kind)[pairIndex(token, partner, n)]);
+      this.reading.textContent = `${task.anchors[token]} with ${task.anchors[partner]}: embeddings ` +
+        `${fixed(value("embeddings"))}, signatures ${fixed(value("signatures"))}`;
+    }
+
+    // ---- one token's signature ------------------------------------------------------------
+
+    drawSignature() {
+      const panel = this.panels.signature, { task, token } = this, m = this.state.order;
+      const name = task.anchors[token];
+      panel.title.textContent = [
+        `What ${name} alone says about the label`,
+        `What ${name} and one more token say`,
+        `What ${name} and two more tokens say`,
+      ][m];
+      this.answers = null;
+      if (m === 0) this.drawBars(panel);
+      else if (m === 1) this.drawStrip(panel);
+      else this.drawTable(panel);
+    }
+
+    drawBars(panel) {
+      const { task, token } = this;
+      const { values } = part(read(task.signatures.order0), token);
+      const { svg, width, height } = canvas(panel, 190);
+      const left = 34, right = 4, bottom = 32, top = 20;
+      const answered = this.values("answers").values;
+      const highest = 1.05 * Math.max(...read(task.signatures.order0).values, ...answered.slice(-values.length * 10));
+      const step = (width - left - right) / values.length;
+      const y = (p) => height - bottom - (Math.min(p, highest) / highest) * (height - bottom - top);
+      this.valueAxis(svg, left, width - right, y, [0, highest]);
+      const written = thinned(task.labels, step);
+      task.labels.forEach((label, k) => {
+        const x = left + k * step;
+        add(svg, "rect", { class: "sx-data", x: x + 0.12 * step, width: 0.76 * step, y: y(values[k]),
+          height: Math.max(0, y(0) - y(values[k])), fill: ORDER_COLORS[0] });
+        if (written(k)) {
+          add(svg, "text", { class: "sx-tick", x: x + step / 2, y: height - bottom + 13, "text-anchor": "middle" }, label);
+        }
+      });
+      add(svg, "text", { class: "sx-axis", x: width - right, y: height - 3, "text-anchor": "end" }, "label y");
+      const line = add(svg, "polyline", { class: "sx-answers", stroke: MODEL_COLOR });
+      const dots = task.labels.map(() => add(svg, "circle", { r: step > 9 ? 2.6 : 1.9, fill: MODEL_COLOR }));
+      const key = add(svg, "text", { class: "sx-key", x: left, y: 11 });
+      add(key, "tspan", { fill: "var(--sc-order-0)" }, "■ signature P(y | α)");
+      add(key, "tspan", { fill: "var(--sx-model)", dx: 10 }, "● the model’s answers");
+      svg.setAttribute("aria-label", `Bars: probability of each label given token ${task.anchors[token]}; ` +
+        `dots: the same of the model’s answers`);
+      panel.note.textContent = "";
+      this.answers = { line, dots, x: (k) => left + (k + 0.5) * step, y };
+    }
+
+    /* The model's own zeroth-order signature, on top of the bars. */
+    showAnswers() {
+      if (!this.answers) return;
+      const { line, dots, x, y } = this.answers;
+      const { values } = part(this.now("answers"), this.token);
+      dots.forEach((dot, k) => {
+        dot.setAttribute("cx", x(k));
+        dot.setAttribute("cy", y(values[k]));
+      });
+      line.setAttribute("points", dots.map((_, k) => `${x(k).toFixed(1)},${y(values[k]).toFixed(1)}`).join(" "));
+    }
+
+    drawStrip(panel) {
+      const { task, token } = this;
+      const { shape: [ny, nx], values } = part(read(task.signatures.order1), token);
+      const { svg, width, height } = canvas(panel, 190);
+      const left = 34, right = 4, bottom = 32, top = 6;
+      const w = (width - left - right) / nx, h = (height - bottom - top) / ny;
+      const highest = Math.max(...values);
+      for (let i = 0; i < ny; i++) {
+        for (let j = 0; j < nx; j++) {
+          const p = values[i * nx + j];
+          if (p <= 0) continue;
+          add(svg, "rect", { x: left + j * w, y: height - bottom - (i + 1) * h, width: w, height: h, "shape-rendering": "crispEdges",
+            fill: ORDER_COLORS[1], "fill-opacity": (0.12 + (0.88 * p) / highest).toFixed(2) });
+        }
+      }
+      this.cellAxes(svg, { left, top, w, h, nx, ny, bottom: height - bottom }, task.contexts, task.labels, true);
+      add(svg, "text", { class: "sx-axis", x: width - right, y: height - 3, "text-anchor": "end" }, "one more token x");
+      svg.setAttribute("aria-label", `Joint probability of label and one more token given token ${task.anchors[token]}`);
+      panel.note.textContent = "label upwards; the darker, the more probable";
+    }
+
+    drawTable(panel) {
+      const { task, token } = this;
+      const { rows, columns, answers } = task.signatures.order2;
+      const { svg, width, height } = canvas(panel, 190);
+      const left = 34, right = 4, bottom = 32, top = 6;
+      const w = (width - left - right) / columns.length, h = (height - bottom - top) / rows.length;
+      rows.forEach((_, i) => columns.forEach((_, j) => {
+        const label = answers[token][i][j];
+        if (label < 0) return;
+        const x = left + j * w, y = height - bottom - (i + 1) * h;
+        const at = label / Math.max(task.labels.length - 1, 1);
+        add(svg, "rect", { x, y, width: w, height: h, "shape-rendering": "crispEdges", fill: mixed(VIRIDIS, 0.08 + 0.82 * at) });
+        if (w > 15 && h > 11) {
+          add(svg, "text", { class: "sx-answer", x: x + w / 2, y: y + h / 2 + 3.5, "text-anchor": "middle",
+            fill: at > 0.55 ? "#111" : "#fff" }, task.labels[label]);
+        }
+      }));
+      const box = { left, top, w, h, nx: columns.length, ny: rows.length, bottom: height - bottom };
+      this.cellAxes(svg, box, columns, rows, true);
+      add(svg, "text", { class: "sx-axis", x: width - right, y: height - 3, "text-anchor": "end" }, "two more tokens");
+      svg.setAttribute("aria-label", `Label for every pair of further tokens given token ${task.anchors[token]}`);
+      panel.note.textContent = "each cell: the label, which two more tokens decide";
+    }
+
+    cellAxes(svg, { left, top, w, h, nx, ny, bottom }, across, up) {
+      add(svg, "rect", { class: "sx-frame", x: left, y: top, width: nx * w, height: bottom - top });
+      const [writtenX, writtenY] = [thinned(across, w), thinned(up.map(() => "0"), 0.75 * h)];
+      across.forEach((name, k) => writtenX(k) && add(svg, "text",
+        { class: "sx-tick", x: left + (k + 0.5) * w, y: bottom + 13, "text-anchor": "middle" }, name));
+      up.forEach((name, k) => writtenY(k) && add(svg, "text",
+        { class: "sx-tick", x: left - 4, y: bottom - (k + 0.5) * h + 4, "text-anchor": "end" }, name));
+    }
+
+    // ---- curves ---------------------------------------------------------------------------
+
+    /* Lines and numbers at three to six round values. */
+    valueAxis(svg, left, right, y, [low, high]) {
+      const size = 10 ** Math.floor(Math.log10(high - low));
+      const step = [0.1, 0.2, 0.25, 0.5, 1, 2].map((k) => k * size).find((s) => (high - low) / s < 4.5);
+      for (let k = Math.ceil(low / step - 1e-9); k * step <= high * (1 + 1e-9); k++) {
+        const at = y(k * step), text = String(+(k * step).toPrecision(6)).replace("-", "−");
+        add(svg, "line", { class: "sx-grid", x1: left, x2: right, y1: at, y2: at });
+        add(svg, "text", { class: "sx-tick", x: left - 5, y: at + 4, "text-anchor": "end" }, text);
+      }
+    }
+
+    /* One thin line a seed of this gamma, the chosen seed bold; logarithmic time with room for step 0. */
+    drawCurves(kind, title, colors, { low, high, names = [] }) {
+      const panel = this.panels[kind], { run, task } = this;
+      panel.title.textContent = title;
+      const { svg, width, height } = canvas(panel, 170);
+      const left = 34, right = names.length ? 54 : 10, top = 16, bottom = 32;
+      const siblings = this.seeds.map((seed) => this.runOf(seed)).filter((other) => other && other !== run);
+      const every = task.runs.flatMap((other) => [...this.values(kind, other).values]).filter((v) => !Number.isNaN(v));
+      const smallest = every.length ? Math.min(...every) : 0, largest = every.length ? Math.max(...every) : 1;
+      const lowest = low ?? (smallest < 0 ? Math.floor(4 * smallest) / 4 : 0);
+      const highest = high ?? Math.ceil(2 * Math.min(largest, 3 * this.values(kind, task.runs.at(-1)).values[0])) / 2;
+      const last = Math.max(...task.runs.map((other) => other.steps.at(-1)));
+      const x = (step) => left + ((width - left - right) * Math.log1p(step)) / Math.log1p(last);
+      const clamp = (v) => Math.min(Math.max(v, lowest), highest);
+      const y = (v) => height - bottom - ((clamp(v) - lowest) / (highest - lowest)) * (height - bottom - top);
+      this.valueAxis(svg, left, width - right, y, [lowest, highest]);
+      for (let tick = 1; tick <= last; tick *= 10) {
+        add(svg, "text", { class: "sx-tick", x: x(tick), y: height - bottom + 13, "text-anchor": "middle" }, count(tick));
+      }
+      add(svg, "text", { class: "sx-axis", x: width - right, y: height - 3, "text-anchor": "end" }, "step");
+
+      if (run.stair && run.stair < last) {
+        add(svg, "line", { class: "sx-stair", x1: x(run.stair), x2: x(run.stair), y1: top - 3, y2: height - bottom });
+        const label = add(svg, "text", { class: "sx-tick sx-stair-label", x: x(run.stair), y: top - 6,
+          "text-anchor": "middle" }, kind === "loss" ? "predicted t*" : "t*");
+        label.style.pointerEvents = "none";
+      }
+      const rule = add(svg, "line", { class: "sx-moment", y1: top - 3, y2: height - bottom });
+      const width0 = Math.max(1, names.length);
+      const dots = [];
+      for (let m = 0; m < width0; m++) {
+        for (const other of [...siblings, run]) {
+          const { values } = this.values(kind, other);
+          const spots = [];
+          other.steps.forEach((step, k) => {
+            const v = values[k * width0 + m];
+            if (!Number.isNaN(v)) spots.push(`${x(step).toFixed(1)},${y(v).toFixed(1)}`);
+          });
+          const bold = other === run;
+          if (spots.length) {
+            add(svg, "polyline", { class: bold ? "sx-line" : "sx-line sx-other", stroke: colors[m], points: spots.join(" ") });
+          }
+        }
+        dots.push(add(svg, "circle", { class: "sx-dot", r: 3.6, fill: colors[m] }));
+      }
+      this.endNames(svg, kind, names, width - right + 5, y, width0);
+      svg.setAttribute("aria-label", `${title} against the step of training, seed ${run.seed} and the others of γ = ${run.gamma}`);
+      const catcher = add(svg, "rect", { class: "sx-catch", x: left, y: 0, width: width - left - right, height: height - bottom });
+      this.dragsTime(catcher, svg, x);
+      this[kind] = { rule, dots, x, y, count: width0 };
+      panel.note.textContent = "";
+    }
+
+    /* Curves are named at their ends, names kept apart. */
+    endNames(svg, kind, names, x, y, width) {
+      const { values } = this.values(kind);
+      const ends = names.map((name, m) => ({ name, m, at: y(values[values.length - width + m]) }))
+        .filter(({ at }) => !Number.isNaN(at)).sort((a, b) => a.at - b.at);
+      ends.forEach((end, k) => { if (k) end.at = Math.max(end.at, ends[k - 1].at + 13); });
+      const over = ends.length ? Math.max(0, ends.at(-1).at - 138) : 0;
+      for (const { name, m, at } of ends) {
+        add(svg, "text", { class: "sx-end", x, y: at - over + 4, fill: `var(--sc-order-${m})` }, name);
+      }
+    }
+
+    showCurves(kind) {
+      const { rule, dots, x, y, count: width } = this[kind];
+      const { values } = this.now(kind);
+      const at = x(this.run.steps[this.state.moment]).toFixed(1);
+      rule.setAttribute("x1", at);
+      rule.setAttribute("x2", at);
+      dots.forEach((dot, m) => {
+        const v = values.length === width ? values[m] : NaN;
+        dot.style.display = Number.isNaN(v) ? "none" : "";
+        if (Number.isNaN(v)) return;
+        dot.setAttribute("cx", at);
+        dot.setAttribute("cy", y(v).toFixed(1));
+      });
+      if (kind === "loss") {
+        const accuracy = this.now("accuracy").values[0];
+        this.panels.loss.note.textContent = `now ${fixed(values[0])}; accuracy ${percent(accuracy)}, by chance ${percent(this.task.chance)}`;
+      }
+    }
+
+    /* Time is set by pointing into a curve as well as by the slider. */
+    dragsTime(catcher, svg, x) {
+      const set = (event) => {
+        const at = event.clientX - svg.getBoundingClientRect().left;
+        const positions = this.run.steps.map(x);
+        this.stop();
+        this.move(nearest(positions, at));
+      };
+      catcher.addEventListener("pointerdown", (event) => {
+        catcher.setPointerCapture(event.pointerId);
+        set(event);
+      });
+      catcher.addEventListener("pointermove", (event) => { if (event.buttons) set(event); });
+    }
+
+    // ---- taking data along ----------------------------------------------------------------
+
+    /* The run's curves at every moment, and at this moment what the other pictures show. */
+    table() {
+      const { task, run, state } = this, n = task.anchors.length, rows = [];
+      const row = (step, quantity, first, second, value) =>
+        rows.push([task.key, run.gamma, run.seed, step, quantity, first, second, Number.isNaN(value) ? "" : +value.toPrecision(6)]);
+      run.steps.forEach((step, k) => {
+        for (const name of ["loss", "accuracy"]) row(step, name, "", "", this.values(name).values[k]);
+        for (const name of ["shares", "alignment"]) {
+          part(this.values(name), k).values.forEach((value, m) => row(step, name, `order ${m}`, "", value));
+        }
+      });
+      const step = run.steps[state.moment];
+      const points = this.now("points").values;
+      task.anchors.forEach((name, k) => {
+        row(step, "component 1", name, "", points[2 * k]);
+        row(step, "component 2", name, "", points[2 * k + 1]);
+      });
+      for (const kind of ["embeddings", "signatures"]) {
+        const of = kind === "embeddings" ? "similarity of embeddings" : `similarity of order-${state.order} signatures`;
+        const values = this.similarities(kind);
+        for (let i = 0; i < n; i++) {
+          for (let j = i + 1; j < n; j++) row(step, of, task.anchors[i], task.anchors[j], values[pairIndex(i, j, n)]);
+        }
+      }
+      const zeroth = part(read(task.signatures.order0), state.token).values;
+      const answers = part(this.now("answers"), state.token).values;
+      task.labels.forEach((label, y) => {
+        row(step, "signature of order 0", task.anchors[state.token], label, zeroth[y]);
+        row(step, "answers of the model", task.anchors[state.token], label, answers[y]);
+      });
+      return [["task", "gamma", "seed", "step", "quantity", "first", "second", "value"], ...rows];
+    }
+
+    download() {
+      const cell = (value) => (/[",\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value);
+      const text = this.table().map((row) => row.map(cell).join(",")).join("\n") + "\n";
+      const link = document.createElement("a");
+      link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+      link.download = `staircase-${this.task.key}-gamma-${this.run.gamma}-seed-${this.run.seed}.csv`;
+      link.click();
+      URL.revokeObjectURL(link.href);
+    }
+  }
+
+  const explorers = [];
+  window.staircaseExplorers = explorers;
+  function start() {
+    for (const box of document.querySelectorAll(".sc-explorer")) explorers.push(new Explorer(box));
+  }
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
+  else start();
+})();
