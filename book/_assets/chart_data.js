@@ -40,7 +40,8 @@
   function columnsOf(encodings) {
     const told = encodings.flatMap(({ tooltip }) => (Array.isArray(tooltip) ? tooltip : []));
     const shown = encodings.flatMap((encoding) => CHANNELS.flatMap((name) => encoding[name] || []));
-    const named = ({ axis, header }) => axis?.labelExpr?.includes("[datum.value]") || header?.labelExpr;
+    const named = ({ axis, header, legend }) =>
+      legend === null || axis?.labelExpr?.includes("[datum.value]") || header?.labelExpr;
     const columns = new Map();
     for (const { field, title } of [...told.filter((t) => !t.aggregate), ...shown.filter((c) => !named(c))]) {
       const text = (title || field || "").replace(/ \(log scale\)$/, "");

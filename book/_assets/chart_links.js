@@ -16,6 +16,7 @@
   const moments = new Map(); // clock -> step
   const tokens = new Map(); // group -> {pointed, pinned}, names or null
   const PLAYED_IN = 7000, FASTEST = 70, SLOWEST = 500; // milliseconds, of all steps and of one
+  const FEWEST_IN_MENU = 5; // so few bars or panels are seen at a glance
   const still = matchMedia("(prefers-reduced-motion: reduce)");
 
   // ---- bringing charts up to date ---------------------------------------------------------------
@@ -193,7 +194,7 @@
     const names = namesIn(chart);
     const tools = box.querySelector(".sc-tools");
     tools?.querySelector(".sc-token")?.remove();
-    if (!tools || names.length < 2) return;
+    if (!tools || names.length < FEWEST_IN_MENU) return;
     const label = document.createElement("label");
     label.className = "sc-token";
     const menu = document.createElement("select");

@@ -69,7 +69,7 @@ def distributions(
     names = label_names(labels, len(labels))
     stepped = "step" in table and bool(table["step"].notna().any())
     steps = sorted(int(s) for s in table["step"].dropna().unique()) if stepped else [0]
-    top = max(table["probability"]) * 1.05
+    low, top = min(0.0, table["probability"].min()) * 1.05, table["probability"].max() * 1.05
     width = 274 if len(tokens) > 1 else 560
     ticks, upright = style.tick_positions(names, width)
     colors = [style.DATA_COLOR, style.MODEL_COLOR, "#2B9AC8"][: len(kinds)]
@@ -110,7 +110,7 @@ def distributions(
                     ),
                     y=alt.Y(
                         "p:Q", title="probability", axis=alt.Axis(tickCount=4),
-                        scale=alt.Scale(domain=[0, top], nice=False),
+                        scale=alt.Scale(domain=[low, top], nice=False),
                     ),
                     color=alt.Color(
                         "kind:N", scale=scale, legend=alt.Legend(title=None, orient="top")
