@@ -41,7 +41,7 @@ class ClaimTargets(SphinxTransform):
             parent = cast(nodes.Element, box.parent)
             parent.insert(parent.index(box), addnodes.index(entries=entries))
             label = anchor.lower()
-            if label not in standard.labels:
+            if label not in self.document.nameids:  # or the page has named the place itself
                 standard.note_hyperlink_target(label, self.env.docname, anchor, f"Claim {number}")
 
 

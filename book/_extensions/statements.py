@@ -35,8 +35,8 @@ def tell_statements_apart(app: Sphinx, document: nodes.document) -> None:
         text.parent.replace(text, [nodes.emphasis(text=word), nodes.Text(f" {rest}")])
 
 
-def number_as_the_paper(app: Sphinx, env: BuildEnvironment) -> None:
-    """Give theorems and propositions the number in their label."""
+def number_as_the_paper(app: Sphinx, env: BuildEnvironment) -> list[str]:
+    """Give theorems and propositions the number in their label, once Sphinx has counted them."""
     for label, statement in getattr(env, "proof_list", {}).items():
         kind = statement["countertype"]
         number = label.rpartition("-")[2]
@@ -50,11 +50,12 @@ def number_as_the_paper(app: Sphinx, env: BuildEnvironment) -> None:
                 label,
                 location=statement["docname"],
             )
+    return []  # no page has to be read again
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
     app.setup_extension("sphinx_proof")
     app.connect("doctree-read", tell_statements_apart)
-    app.connect("env-updated", number_as_the_paper)
+    app.connect("env-get-updated", number_as_the_paper, priority=900)  # after Sphinx's own
     return {"parallel_read_safe": True, "parallel_write_safe": True}
