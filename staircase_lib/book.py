@@ -27,7 +27,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import claims, freshness
+from . import claims, estimates, freshness
 from .chapters import (
     BookError,
     Chapter,
@@ -159,6 +159,16 @@ def last_run(root: Path, profile: str, chapter: Chapter) -> tuple[ChapterRun, No
     return (run, notebook) if complete else None
 
 
+def known_run(root: Path, profile: str, chapter: Chapter) -> estimates.Known | None:
+    """How long a chapter took: here the last time, else, at ``cpu``, as benchmarks recorded it."""
+    found = last_run(root, profile, chapter)
+    if found is not None:
+        run = found[0]
+        source = f"the last run here, {run.date[:10]}, {run.device}"
+        return estimates.Known(run.seconds, run.memory_mb, source)
+    return estimates.recorded(root).get(chapter.name) if profile == "cpu" else None
+
+
 def staleness(root: Path, profile: str, chapter: Chapter) -> list[str]:
     """Why a chapter has to be executed, in words; empty if it is fresh."""
     run = last_run(root, profile, chapter)
@@ -283,7 +293,7 @@ def _execute_stale(
         )
         jobs.append(job)
     failures, started, left = [], done, len(jobs)
-    for event in execute_all(jobs, workers):
+    for event in execute_all(_longest_first(root, profile, jobs), workers):
         if isinstance(event, Job):
             started += 1
             print(f"[{started}/{total}] {event.chapter.name}  running…", flush=True)
@@ -302,6 +312,16 @@ def _execute_stale(
         codes = {event.failure.code for event in failures if event.failure}
         code = codes.pop() if len(codes) == 1 else Exit.FAILED
         raise BookError("\n".join(event.report for event in failures), code)
+
+
+def _longest_first(root: Path, profile: str, jobs: Sequence[Job]) -> list[Job]:
+    """Jobs in the order that leaves the fewest workers idle at the end; the unknown come last."""
+
+    def seconds(job: Job) -> float:
+        known = known_run(root, profile, job.chapter)
+        return known.seconds if known else 0.0
+
+    return sorted(jobs, key=seconds, reverse=True)
 
 
 # --- Claims --------------------------------------------------------------------------------------

@@ -6,15 +6,16 @@ anchors apart, along which directions the embeddings leave their random start, a
 dates, and once by AdamW through the whole staircase, and puts both beside the prediction.
 
 Everything degenerate has an answer: where order 0 drives nothing there is no stair to predict,
-where tokens cannot be told apart there is no correlation, and :attr:`Measurement.notes` says so.
+where tokens cannot be told apart there is no correlation, and ``Measurement.notes`` says so.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from numbers import Integral, Real
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,16 @@ from numpy.typing import ArrayLike, NDArray
 from staircase_lib import alignment, gradients, models, signatures, stairs, training
 from staircase_lib.tasks import Task, from_arrays, merge_permutations
 
-__all__ = ["Measurement", "Prediction", "Settings", "measure", "predict", "sample", "shuffled"]
+__all__ = [
+    "Measurement",
+    "Prediction",
+    "Settings",
+    "estimate",
+    "measure",
+    "predict",
+    "sample",
+    "shuffled",
+]
 
 #: Modes whose singular value is within this share of the largest make up the first stair.
 NEAR = 0.2
@@ -546,6 +556,33 @@ def _shares(task: Task, merged: Task, run: training.Run, tell: Callable[[str], N
     return rows
 
 
+def _look(
+    task: Task,
+    merged: Task,
+    run: training.Run,
+    settings: Settings,
+    tell: Callable[[str], None],
+) -> tuple[list[dict], list[dict], list[str]]:
+    """Alignments and gradient shares at the snapshots of a run; what was too large for them."""
+    highest, notes = _orders(task, settings.orders)[0], []
+    aligned: list[dict] = []
+    if len(task.anchors) >= 3:
+        readable = _readable(task, settings, highest)
+        if readable < highest:
+            notes.append(f"Alignments up to order {readable}: higher signatures are too large.")
+        aligned = _alignment(task, run, readable, tell)
+    shares: list[dict] = []
+    slopes = 2**task.length * task.length * len(merged.labels) * len(settings.seeds) * settings.d
+    if slopes > _MOST_SLOPES:
+        notes.append(
+            f"The gradient is not taken apart by orders: {len(merged.labels):,} sequences of "
+            f"length {task.length} have too many parts."
+        )
+    else:
+        shares = _shares(task, merged, run, tell)
+    return aligned, shares, notes
+
+
 def _notes(prediction: Prediction, highest_note: str) -> list[str]:
     """What is degenerate about a task, and what that means for the numbers."""
     task = prediction.task
@@ -588,6 +625,34 @@ def _notes(prediction: Prediction, highest_note: str) -> list[str]:
             f"a token matters, give each position its own tokens."
         )
     return notes
+
+
+def estimate(task: Task, settings: Settings | None = None) -> float:
+    """Seconds that :func:`measure` will take: each of its parts timed on little of its work.
+
+    Parameters
+    ----------
+    task, settings
+        As in :func:`measure`.
+    """
+    settings = settings or Settings()
+    task = sample(task, min(len(task.labels), most_rows(task, settings)))
+    few = min(20, settings.steps)
+    short = replace(settings, steps=few, snapshots=2)
+    started = perf_counter()
+    prediction, merged = predict(task, settings), merge_permutations(task)
+    _first_stair(prediction, merged, lambda _: None)
+    before = perf_counter() - started
+    _train(merged, replace(short, steps=1), lambda _: None)  # what the first step loads
+    started = perf_counter()
+    run = _train(merged, short, lambda _: None)
+    of_step = (perf_counter() - started) / few
+    started = perf_counter()
+    _look(task, merged, run, settings, lambda _: None)
+    of_snapshot = (perf_counter() - started) / len(run.steps)
+    spacing = max(1, settings.steps // settings.snapshots)
+    snapshots = settings.snapshots + int(math.log2(spacing)) + 1  # 0, 1, 2, 4, …, then evenly
+    return before + settings.steps * of_step + snapshots * of_snapshot
 
 
 def measure(
@@ -636,8 +701,7 @@ def measure(
         task = sample(task, room)
     prediction = predict(task, settings)
     tell("signatures and prediction")
-    highest, note = _orders(task, settings.orders)
-    notes += _notes(prediction, note)
+    notes += _notes(prediction, _orders(task, settings.orders)[1])
     merged = merge_permutations(task)  # exact: the model adds its tokens up
     first, flow = _first_stair(prediction, merged, tell)
     missed = int(np.isnan(first["measured"].to_numpy(dtype=float)).sum())
@@ -648,21 +712,8 @@ def measure(
         )
     run = _train(merged, settings, tell)
 
-    aligned: list[dict] = []
-    if len(task.anchors) >= 3:
-        readable = _readable(task, settings, highest)
-        if readable < highest:
-            notes.append(f"Alignments up to order {readable}: higher signatures are too large.")
-        aligned = _alignment(task, run, readable, tell)
-    shares: list[dict] = []
-    slopes = 2**task.length * task.length * len(merged.labels) * len(settings.seeds) * settings.d
-    if slopes > _MOST_SLOPES:
-        notes.append(
-            f"The gradient is not taken apart by orders: {len(merged.labels):,} sequences of "
-            f"length {task.length} have too many parts."
-        )
-    else:
-        shares = _shares(task, merged, run, tell)
+    aligned, shares, left_out = _look(task, merged, run, settings, tell)
+    notes += left_out
     return Measurement(
         prediction=prediction,
         names=names,

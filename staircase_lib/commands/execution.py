@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from ..chapters import PROFILES, BookError, Exit
+from ..chapters import PROFILES, BookError, Chapter, Exit
 from ..notebooks import CELL_TIMEOUT
 from . import terminal
 
@@ -65,6 +67,9 @@ def declare(commands: terminal.Commands) -> None:
             metavar="SECONDS",
             help=f"give up when one cell takes longer (default: {CELL_TIMEOUT})",
         )
+        command.add_argument(
+            "--estimate", action="store_true", help="say how long it will take, and run nothing"
+        )
 
 
 def run_chapter(root: Path, options: argparse.Namespace) -> None:
@@ -77,6 +82,9 @@ def run_chapter(root: Path, options: argparse.Namespace) -> None:
     }
     if options.show:
         print(chapters.describe_profiles(chapter, options.profile, overrides))
+        return
+    if options.estimate:
+        print(_estimate_in_words(root, options.profile, chapter, overrides))
         return
     folder = options.output or root / "_build" / "runs"
     target = folder.resolve() / f"{chapter.name}.ipynb"
@@ -110,5 +118,69 @@ def build_book(root: Path, options: argparse.Namespace) -> None:
     """Build the site and say where it is."""
     from .. import book
 
+    if options.estimate:
+        print(_book_in_words(root, options.profile, max(1, options.jobs)))
+        return
     first_page = book.build_book(root, options.profile, max(1, options.jobs), options.timeout)
     print(f"The book: {first_page.as_uri()}")
+
+
+def _estimate_in_words(
+    root: Path, profile: str, chapter: Chapter, overrides: Mapping[str, Any]
+) -> str:
+    """How long a chapter will take, and how that is known."""
+    from .. import book, chapters, estimates
+
+    usual = chapters.resolve_parameters(chapter, profile)
+    wanted = chapters.resolve_parameters(chapter, profile, overrides)
+    known = book.known_run(root, profile, chapter)
+    if known is None:
+        return (
+            f"{chapter.name} at profile {profile}: not known; no such run is on record here. Run "
+            f"it at profile smoke for a first idea."
+        )
+    found = estimates.scaled(known, usual, wanted)
+    low, high = estimates.duration(found.low), estimates.duration(found.high)
+    about = f"about {low}" if low == high else f"{low} to {high}"
+    lines = [f"{chapter.name} at profile {profile}: {about}, {known.memory_mb:,} MB"]
+    lines.append(f"  {estimates.duration(known.seconds)}: {known.source}")
+    lines += [
+        f"  {name} {usual[name]} → {wanted[name]}: {factor:.3g} times the work that it governs"
+        for name, factor in found.factors.items()
+    ]
+    lines += [
+        f"  {name} {usual[name]} → {wanted[name]}: not counted; appendix A tells how cost grows"
+        for name in found.uncounted
+    ]
+    return "\n".join(lines)
+
+
+def _book_in_words(root: Path, profile: str, jobs: int) -> str:
+    """How long a build will take, chapter by chapter."""
+    from .. import book, chapters, estimates
+
+    lines, seconds, memory, unknown = [], [], [], []
+    for chapter in chapters.read_chapters(root):
+        if not chapter.code or not book.staleness(root, profile, chapter):
+            continue
+        known = book.known_run(root, profile, chapter)
+        if known is None:
+            unknown.append(chapter.name)
+            continue
+        seconds.append(known.seconds)
+        memory.append(known.memory_mb)
+        time = estimates.duration(known.seconds)
+        lines.append(f"{chapter.name:28} {time:>7} {known.memory_mb:>6,} MB  {known.source}")
+    if unknown:
+        lines.append(f"not known: {', '.join(unknown)}")
+    if not seconds and not unknown:
+        return "every chapter is fresh; rendering the pages takes less than a minute"
+    if not seconds:
+        return lines[-1]
+    wall = estimates.makespan(sorted(seconds, reverse=True), jobs)
+    most = sum(sorted(memory)[-jobs:])
+    lines.append(
+        f"{len(seconds)} chapters, {jobs} at a time: about {estimates.duration(wall)}, then the "
+        f"pages; {most:,} MB at most"
+    )
+    return "\n".join(lines)

@@ -14,7 +14,18 @@ from ..printable import printable_json
 from . import terminal
 
 NEEDS_OF_SERIES = ("tokenizers", "safetensors", "huggingface_hub")
-OF_TASK = ("seeds", "steps", "lr", "gamma", "d", "orders", "anchors", "most_anchors", "by_position")
+OF_TASK = (
+    "seeds",
+    "steps",
+    "lr",
+    "gamma",
+    "d",
+    "orders",
+    "anchors",
+    "most_anchors",
+    "by_position",
+    "estimate",
+)
 OF_SERIES = (
     *("revisions", "corpus", "limit", "tokenizer", "tokens", "attention", "windows", "length"),
     "tensor",
@@ -36,6 +47,11 @@ def declare(commands: terminal.Commands) -> None:
         "--output", type=Path, metavar="FILE", help="report (default: TASK.html, NAME.html)"
     )
     measure.add_argument("--json", action="store_true", help="print the numbers as JSON as well")
+    measure.add_argument(
+        "--estimate",
+        action="store_true",
+        help="of a task: say how long it will take, from short runs, and write nothing",
+    )
     task = measure.add_argument_group("a task")
     task.add_argument(
         "task",
@@ -130,11 +146,12 @@ def measure_task(root: Path, options: argparse.Namespace) -> None:
     report = options.output or options.task.with_suffix(".html")
     if report.exists() and report.samefile(options.task):
         raise ParameterError(f"--output {report}: that is the task itself; give another file.")
-    terminal.check_writable(report)
+    if not options.estimate:
+        terminal.check_writable(report)
     if options.gamma is not None and not 0 <= options.gamma <= 10:
         raise ParameterError(f"--gamma: expected a rate from 0 to 10, got {options.gamma}.")
 
-    from .. import measurement
+    from .. import estimates, measurement
 
     given = {name: getattr(options, name) for name in ("d", "gamma", "steps", "lr", "orders")}
     given = {name: value for name, value in given.items() if value is not None}
@@ -149,6 +166,10 @@ def measure_task(root: Path, options: argparse.Namespace) -> None:
         print(what, file=sys.stderr, flush=True)
 
     try:
+        if options.estimate:
+            seconds = estimates.duration(measurement.estimate(named.task, settings))
+            print(f"{options.task}: about {seconds}, told from short runs of it")
+            return
         measured = measurement.measure(named.task, settings, named.names, progress=tell)
     except FloatingPointError as error:
         raise BookError(str(error)) from None
