@@ -35,7 +35,15 @@ from staircase_lib.figures.style import VEGALITE_MIME
 from staircase_lib.rules import task_from_rule
 from staircase_lib.tasks import Task, merge_permutations
 
-__all__ = ["Explorer", "compare_probes", "compare_signatures", "orders_at_start", "train_and_watch"]
+__all__ = [
+    "Explorer",
+    "Panel",
+    "View",
+    "compare_probes",
+    "compare_signatures",
+    "orders_at_start",
+    "train_and_watch",
+]
 
 NEEDS_KERNEL = (
     "This is the first result of an explorer. Its controls need a live kernel: make live, or "
