@@ -112,6 +112,7 @@ def beside(benchmark: Any, recorded: list[Row]) -> Callable[..., None]:
         rounds: int = 5,
         note: str = "",
         threads: int = 1,
+        ours_threads: int = 1,
         **columns: Any,
     ) -> None:
         seconds: list[float] = []
@@ -126,7 +127,9 @@ def beside(benchmark: Any, recorded: list[Row]) -> Callable[..., None]:
         seconds = seconds[-rounds:]
         measured = list(benchmark.stats.stats.data)
         if not any(entry["group"] == group for entry in recorded):
-            recorded.append(row(group, "ours", seconds, beside=seconds, **columns))
+            recorded.append(
+                row(group, "ours", seconds, beside=seconds, threads=ours_threads, **columns)
+            )
         recorded.append(
             row(group, what, measured, beside=seconds, note=note, threads=threads, **columns)
         )

@@ -360,7 +360,8 @@ def train(
     for step in range(config.steps + 1):
         loss_r = hit = None  # of each run
         if objective is not None:
-            loss_r, hit = objective(measure=step in measure)
+            with torch.set_grad_enabled(step < config.steps):
+                loss_r, hit = objective(measure=step in measure)
         elif config.batch_size is None or step in measure:
             logits = _logits(model, distinct if repeated else tokens, every_position)
             if repeated:
