@@ -270,11 +270,12 @@ def table(group: str) -> str:
     """
     if group not in GROUPS:
         raise KeyError(f"group: expected one of {list(GROUPS)}, got {group!r}.")
-    lines = ["| letter | meaning | shape or range | in code | first in |", "|---|---|---|---|---|"]
+    lines = ["```{table}", ":class: letters", ""]
+    lines += ["| letter | meaning | shape or range | in code | first in |", "|---|---|---|---|---|"]
     for sign in SIGNS.values():
         if sign.group == group:
             names = ", ".join(f"{{index}}`!{name}`" for name in sign.name.split(", "))
             code = f"`{sign.code}`" if sign.code else "–"
             cells = [f"${sign.latex}$", f"**{names}**: {sign.meaning}", sign.shape, code]
             lines.append("| " + " | ".join([*cells, sign.first]) + " |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "```"])
