@@ -127,7 +127,8 @@ class _Pass(torch.autograd.Function):
                     loss[run] += block.cross_entropy(logits)
                     accuracy[run] += block.accuracy(logits)
                 if differentiate:
-                    residual = torch.softmax(logits, dim=-1, out=logits).mul_(block.weights[:, None])
+                    residual = torch.softmax(logits, dim=-1, out=logits)
+                    residual.mul_(block.weights[:, None])
                     residual.index_put_(block.cells, -block.cell_weights, accumulate=True)
                     d_readout += _product(residual.T, state)
                     (d_z,) = torch.autograd.grad(hidden, z, _product(residual, U[run].T))
