@@ -27,7 +27,7 @@ def axe() -> str:
         return file.read().decode()
 
 
-def violations(visit: Visit, axe: str) -> list[str]:
+def violations(visit: Any, axe: str) -> list[str]:
     """Serious and critical violations on the page, each with the first place where it is."""
     visit.page.wait_for_timeout(300)  # charts that are fitted to the width once more
     visit.page.evaluate(axe)

@@ -19,6 +19,7 @@ import psutil
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from project import REPOSITORY, add_site, chapter, code, command, make_project
+from test_accessibility import axe, violations  # noqa: F401, a fixture
 from test_browser import browser  # noqa: F401, a fixture
 
 from staircase_lib import pages
@@ -212,7 +213,11 @@ def test_a_page_runs_and_goes_back(browser: Browser, server: Server) -> None:  #
     live.context.close()
 
 
-def test_errors_restart_and_small_sizes(browser: Browser, server: Server) -> None:  # noqa: F811
+def test_errors_restart_and_small_sizes(
+    browser: Browser,  # noqa: F811
+    server: Server,
+    axe: str,  # noqa: F811
+) -> None:
     live = LivePage(browser, server.address).start()
     expect(live.status).to_contain_text("12 s")
     live.write(1, "squares = 1 / 0")
@@ -236,6 +241,10 @@ def test_errors_restart_and_small_sizes(browser: Browser, server: Server) -> Non
     live.write(2, "print('squares' in globals())")
     live.run(2)
     expect(live.output(2)).to_contain_text("True")  # what it needs has run again
+    live.page.set_viewport_size({"width": 360, "height": 800})
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert live.page.evaluate(wide) <= 0
+    assert violations(live, axe) == []
     live.context.close()
 
 

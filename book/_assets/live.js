@@ -189,7 +189,7 @@
       .map(prepareCell);
     const blocks = cells.map((cell, k) => ({ id: "sc-live-" + k, source: cell.source }));
     const notebook = window.thebeCore.api.setupNotebookFromBlocks(blocks, config, rendermime);
-    const options = { codeMirrorConfig: { lineNumbers: false } };
+    const options = { codeMirrorConfig: { lineNumbers: false, lineWrapping: true } };
     const items = blocks.map((block, k) => ({
       id: block.id,
       placeholders: { source: cells[k].place, output: cells[k].output },
@@ -222,6 +222,7 @@
       for (const part of cell.replaced) part.classList.remove("sc-live-hidden");
     }
     small?.remove();
+    document.dispatchEvent(new Event("sc-output"));
   }
 
   // ---- running ----------------------------------------------------------------------------
@@ -275,6 +276,7 @@
       mark(cell, "failed", "ended before it was done");
       return false;
     }
+    document.dispatchEvent(new Event("sc-output"));
     const seconds = ((performance.now() - started) / 1000).toFixed(1);
     cell.ran = status === "ok" ? code : null;
     mark(cell, status === "ok" ? "done" : "failed", (status === "ok" ? "ran in " : "failed after ") + seconds + " s");
@@ -472,7 +474,7 @@
   document.addEventListener("DOMContentLoaded", () => {
     const header = document.querySelector(".article-header-buttons");
     if (!header || !document.getElementById("sc-live-page")) return;
-    const trigger = element("button", "btn btn-sm sc-live-start", "▶ Live code");
+    const trigger = element("button", "sc-live-action sc-live-start", "▶ Live code");
     trigger.type = "button";
     trigger.title = "Make the code of this page editable, and run it on this machine";
     trigger.addEventListener("click", () => open(trigger));

@@ -31,4 +31,5 @@
   });
   window.addEventListener("resize", soon);
   document.addEventListener("sc-drawn", soon);
+  document.addEventListener("sc-output", soon); // of live code
 })();
