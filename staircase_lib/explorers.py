@@ -233,12 +233,12 @@ class Panel(ipywidgets.VBox):
 # --- Controls that several explorers have --------------------------------------------------------
 
 
-def _rule(value: str, what: str = "label") -> tuple[Any, dict[str, Any]]:
-    return ipywidgets.Text, {"value": value, "description": what, "placeholder": "(a + b) % 7"}
+def _rule(value: str) -> tuple[Any, dict[str, Any]]:
+    return ipywidgets.Text, {"value": value, "description": "rule", "placeholder": "(a + b) % 7"}
 
 
 def _numbers(value: int) -> tuple[Any, dict[str, Any]]:
-    return ipywidgets.IntText, {"value": value, "description": "numbers from 0, how many"}
+    return ipywidgets.IntText, {"value": value, "description": "numbers"}
 
 
 def _choice(what: str, options: Sequence[Any], value: Any) -> tuple[Any, dict[str, Any]]:

@@ -320,19 +320,19 @@ def test_a_frontend_sets_controls_presses_buttons_and_reads_results(kernel):
     assert CHART in first[0]["data"]
 
     kernel.set("steps", 30)
-    kernel.set("label", "max(a, b)")
+    kernel.set("rule", "max(a, b)")
     kernel.press("Run")
     kernel.until(lambda: "At step 30" in kernel.said)
     kernel.until(lambda: kernel.models[outputs[0]]["outputs"] != first)
 
-    kernel.set("label", "a +")
+    kernel.set("rule", "a +")
     kernel.press("Run")
     kernel.until(lambda: "cannot be read" in kernel.said)
-    (rule,) = kernel.find(description="label")
+    (rule,) = kernel.find(description="rule")
     assert kernel.models[rule]["value"] == "a +"  # what was typed stays
 
     # A long run: the kernel still answers, and stops when asked.
-    kernel.set("label", "a + b")
+    kernel.set("rule", "a + b")
     kernel.set("steps", 5000)
     kernel.press("Run")
     (stop,) = kernel.find(description="Stop")
