@@ -1,4 +1,4 @@
-"""How each chapter of this site was last executed: a line at its end, and all in one table.
+"""How each page of this site was made: a line at its end, and all runs in one table.
 
 The runner writes ``runs.json`` beside the pages' sources. Without it, as after a plain
 ``jupyter-book build .``, pages have no such line, and the directive ``{run-records}`` says so.
@@ -68,22 +68,32 @@ def _row(cells: list[nodes.Text]) -> nodes.row:
 def add_line(
     app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
 ) -> None:
-    """Say at the end of an executed page when and how it was made, and how to do it again."""
-    name = posixpath.basename(pagename)
-    rows = [row for row in read_records(app.srcdir) if row["chapter"] == name and "date" in row]
-    if not rows or "body" not in context:
+    """Say at the end of a page when and how it was made, and how to do it again."""
+    runs = [row for row in read_records(app.srcdir) if "date" in row]
+    if not runs or "body" not in context or pagename not in app.env.found_docs:
         return
-    row = {key: escape(str(value)) for key, value in rows[0].items()}
-    command = f"python -m staircase_lib run {row['chapter']} --profile {row['profile']}"
+    name = posixpath.basename(pagename)
+    own = [row for row in runs if row["chapter"] == name]
+    row = own[0] if own else max(runs, key=lambda row: row["date"])
+    shown = {key: escape(str(value)) for key, value in row.items()}
+    moment = f"{shown['date'][:16].replace('T', ' ')} UTC"
+    setting = f"at profile {shown['profile']}, commit {shown['commit']}"
     listed = "book/E_running"
     where = "All runs"
     if listed in app.env.found_docs:
         where = f'<a href="{context["pathto"](listed)}">All runs</a>'
-    context["body"] += (
-        f'<p class="sc-made">Executed {row["date"][:16].replace("T", " ")} UTC at profile '
-        f"{row['profile']}, commit {row['commit']}, in {rows[0]['seconds']:.0f} s on "
-        f"{row['device']}. To execute it yourself: <code>{command}</code>. {where}.</p>"
-    )
+    if own:
+        command = f"python -m staircase_lib run {shown['chapter']} --profile {shown['profile']}"
+        made = (
+            f"Executed {moment} {setting}, in {row['seconds']:.0f} s on {shown['device']}. "
+            f"To execute it yourself: <code>{command}</code>"
+        )
+    else:
+        made = (
+            f"Nothing is executed on this page. The last chapter of its book was executed {moment} "
+            f"{setting}. To build it yourself: <code>make book PROFILE={shown['profile']}</code>"
+        )
+    context["body"] += f'<p class="sc-made">{made}. {where}.</p>'
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
