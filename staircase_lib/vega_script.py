@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["VEGA_LITE", "vega_script"]
-
 VEGA_LITE = "5.20"
 """The version of Vega-Lite that Altair 5.5 writes."""
 

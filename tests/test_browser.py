@@ -7,6 +7,7 @@ the pages of the built book where ``_build/html`` is there (``make book`` comes 
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import Any
 
 import gallery_site
 import pytest
-from chart_gallery import STEPS
+from chart_gallery import STEPS, N, similarities
 from playwright.sync_api import Browser, ConsoleMessage, Page, Route, sync_playwright
 from test_corpus_report import write_hostile_report
 
@@ -86,7 +87,7 @@ class Visit:
             route.abort()
 
     def _note(self, message: ConsoleMessage) -> None:
-        if message.type == "error" or message.text.startswith("WARN"):  # Vega's own warnings
+        if message.type in ("error", "warning") or message.text.startswith("WARN"):  # Vega's own
             self.complaints.append(message.text)
 
     def _refuse(self, dialog: Any) -> None:
@@ -111,6 +112,11 @@ class Visit:
 
     def signal(self, box: Any, name: str) -> Any:
         return box.evaluate("(b, n) => staircaseCharts.drawn.get(b).view.signal(n)", name)
+
+    def until(self, box: Any, name: str, value: Any) -> None:
+        """Wait for a signal of a chart; charts out of sight follow when there is time."""
+        signal = "([b, n, v]) => staircaseCharts.drawn.get(b).view.signal(n) === v"
+        self.page.wait_for_function(signal, arg=[box.element_handle(), name, value], timeout=5000)
 
     def close(self) -> None:
         assert self.complaints == []
@@ -156,6 +162,7 @@ def test_a_broken_page_is_noticed(browser: Browser, tmp_path: Path) -> None:
         "error": "<script>throw new Error('x')</script>",
         "sideways": '<div style="width:3000px">x</div>',
         "formula": "<mjx-merror>x</mjx-merror>",
+        "warning": "<script>console.warn('x')</script>",
         "undrawn": '<div class="sc-chart" data-state="failed"></div>',
     }
     for name, body in bad.items():
@@ -193,9 +200,223 @@ def test_slider_by_keyboard_changes_the_picture_and_the_other_charts(
     assert slider.get_attribute("aria-valuetext") == f"epoch {STEPS[3]}"
     assert box.locator("output").inner_text() == str(STEPS[3])
     assert box.evaluate(SHOWN_VALUES) != before
-    assert visit.signal(other, "snapshot") == 3, "charts of a clock share the moment"
-    assert visit.signal(curves, "now") == STEPS[3]
+    visit.until(other, "snapshot", 3)  # charts of a clock share the moment
+    visit.until(curves, "now", STEPS[3])
     assert other.locator("output").inner_text() == str(STEPS[3])
+    visit.close()
+
+
+def test_play_moves_through_the_snapshots_and_stops_at_the_last(
+    browser: Browser, gallery: Path
+) -> None:
+    visit = Visit(browser, gallery / "charts.html")
+    box = visit.chart("scatter")
+    slider = box.get_by_role("slider", name="epoch")
+    slider.press("End")
+    for _ in range(3):
+        slider.press("ArrowLeft")
+    box.get_by_role("button", name="Play epoch").press("Enter")
+    assert box.get_by_role("button", name="Pause epoch").count() == 1
+    visit.until(box, "snapshot", len(STEPS) - 1)
+    box.get_by_role("button", name="Play epoch").wait_for()  # at the end it stops by itself
+    box.get_by_role("button", name="Play epoch").press("Enter")  # from the start again
+    visit.until(box, "snapshot", 2)
+    slider.press("ArrowRight")  # a reader who takes over stops it
+    at = visit.signal(box, "snapshot")
+    visit.page.wait_for_timeout(700)
+    assert visit.signal(box, "snapshot") == at
+    visit.close()
+
+
+def test_with_little_motion_play_is_one_step_a_press(browser: Browser, gallery: Path) -> None:
+    visit = Visit(browser, gallery / "charts.html", reduced_motion="reduce")
+    box = visit.chart("scatter")
+    box.get_by_role("slider", name="epoch").press("Home")
+    box.get_by_role("button", name="Next epoch").press("Enter")
+    visit.page.wait_for_timeout(700)
+    assert visit.signal(box, "snapshot") == 1
+    visit.close()
+
+
+EVENTS = """() => {
+  window.heard = [];
+  for (const name of ["sc-moment", "sc-token"])
+    document.addEventListener(name, (event) => heard.push([name, event.detail]));
+}"""
+
+
+def test_moments_and_tokens_are_events_of_the_page(browser: Browser, gallery: Path) -> None:
+    visit = Visit(browser, gallery / "charts.html")
+    box = visit.chart("scatter")
+    visit.page.evaluate(EVENTS)
+    box.get_by_role("slider", name="epoch").press("Home")
+    assert visit.page.evaluate("heard") == [["sc-moment", {"clock": "", "step": 0}]]
+    tell = "([n, d]) => document.dispatchEvent(new CustomEvent(n, { detail: d }))"
+    visit.page.evaluate(tell, ["sc-moment", {"clock": "", "step": STEPS[5]}])
+    visit.page.evaluate(tell, ["sc-token", {"group": "token", "token": "3"}])
+    visit.page.evaluate(tell, ["sc-token", {"group": "other", "token": "4"}])
+    visit.until(box, "snapshot", 5)
+    visit.until(box, "token", "3")
+    assert box.get_by_role("combobox", name="mark token").input_value() == "3"
+    visit.close()
+
+
+# How many frames, rings and names mark a token in a chart, read from what Vega has drawn.
+MARKED = """b => {
+  const found = [];
+  const hollow = ({ fill }) => !fill || fill === "transparent";
+  const look = (item) => {
+    if (item.marktype && item.items.length && item.items[0].datum)
+      for (const one of item.items)
+        if (one.fontWeight === 700 && one.text || one.strokeWidth === 2 && hollow(one))
+          found.push(item.marktype);
+    for (const inner of item.items || []) look(inner);
+  };
+  look(staircaseCharts.drawn.get(b).view.scenegraph().root);
+  return found.sort();
+}"""
+BARS = (
+    "b => [...b.querySelectorAll('.mark-rect.role-mark path')].map(p => p.getAttribute('opacity'))"
+)
+
+
+def test_a_token_pointed_at_is_marked_in_every_chart(browser: Browser, gallery: Path) -> None:
+    visit = Visit(browser, gallery / "charts.html")
+    scatter, heatmap = visit.chart("scatter"), visit.chart("heatmap-panels")
+    visit.draw_all()
+    dots = scatter.locator(".mark-symbol.role-mark path")
+    scatter.scroll_into_view_if_needed()
+    assert heatmap.evaluate(MARKED) == []
+    dots.nth(4).hover()
+    visit.until(scatter, "token", "4")
+    visit.until(heatmap, "token", "4")
+    assert scatter.evaluate(MARKED) == ["symbol", "text"], "a ring and its name"
+    assert heatmap.evaluate(MARKED) == ["rect"] * 4, "row and column in both panels"
+    visit.page.mouse.move(2, 2)
+    visit.until(heatmap, "token", "")
+    dots.nth(7).click()
+    visit.page.mouse.move(2, 2)
+    visit.until(heatmap, "token", "7")  # kept
+    assert visit.signal(visit.chart("heatmap"), "token") == "7"  # its first token is called 1
+    visit.page.keyboard.press("Escape")
+    visit.until(heatmap, "token", "")
+    scatter.scroll_into_view_if_needed()
+    dots.nth(7).click()
+    dots.nth(7).click()
+    visit.page.mouse.move(2, 2)
+    visit.until(heatmap, "token", "")  # a second click lets go
+    visit.close()
+
+
+def test_a_token_is_marked_by_keyboard_in_both_themes(browser: Browser, gallery: Path) -> None:
+    visit = Visit(browser, gallery / "charts.html")
+    box, bars = visit.chart("heatmap-panels"), visit.chart("distributions")
+    visit.draw_all()
+    menu = box.get_by_role("combobox", name="mark token")
+    menu.focus()
+    menu.press("7")  # as a reader chooses by keyboard
+    visit.until(bars, "token", "7")
+    opacity = bars.evaluate(BARS)  # of the panels 1, 7, 13, 19
+    assert set(opacity[:60]) == {"0.25"} and set(opacity[60:120]) <= {None, "1"}
+    view = box.evaluate_handle("b => staircaseCharts.drawn.get(b).view")
+    visit.page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    visit.page.wait_for_function(
+        "([b, v]) => staircaseCharts.drawn.get(b).view !== v", arg=[box.element_handle(), view]
+    )
+    visit.until(box, "token", "7")
+    assert box.get_by_role("combobox", name="mark token").input_value() == "7"
+    assert box.evaluate(MARKED) == ["rect"] * 4
+    visit.close()
+
+
+def table_of(visit: Visit, name: str) -> list[list[str]]:
+    """The file that a chart's button gives, read as CSV."""
+    box = visit.chart(name)
+    box.get_by_role("button", name="Data").press("Enter")
+    dialog = box.get_by_role("dialog", name="Data of this chart")
+    with visit.page.expect_download() as caught:
+        dialog.get_by_role("button", name="Download").first.click()
+    dialog.get_by_role("button", name="Close").click()
+    assert box.locator("dialog").count() == 0
+    text = Path(caught.value.path()).read_text(encoding="utf-8-sig")
+    return list(csv.reader(text.splitlines()))
+
+
+def test_the_data_of_charts_are_tables_to_take_along(browser: Browser, gallery: Path) -> None:
+    visit = Visit(browser, gallery / "charts.html")
+    head, *rows = table_of(visit, "heatmap-panels")
+    assert head == ["panel", "epoch", "token", "with", "cosine similarity"]
+    assert len(rows) == (len(STEPS) + 1) * N * N, "a fixed panel once, the other at every step"
+    given = similarities(1.0)
+    pick = {tuple(r[:4]): float(r[4]) for r in rows}
+    for t, i, j in ((0, 0, 1), (7, 3, 12), (len(STEPS) - 1, 19, 2)):
+        assert abs(pick["embeddings", str(STEPS[t]), str(i), str(j)] - given[t, i, j]) < 1 / 200
+    assert ("signature S⁰", "", "0", "0") in pick
+    head, *rows = table_of(visit, "scatter")
+    axes = ["first component (relative)", "second component (relative)"]
+    assert head == ["epoch", "token", *axes] and len(rows) == len(STEPS) * N
+    visit.page.goto((gallery / "curves.html").as_uri())
+    head, *rows = table_of(visit, "alignment")
+    assert head == ["epoch", "signature", "alignment r", "seed"]
+    assert len(rows) == 3 * 5 * len(STEPS) and {row[1] for row in rows} == {"r_0", "r_1", "r_2"}
+    head, *rows = table_of(visit, "tokens")
+    assert any(row[0] == "<!--" for row in rows) and len(rows) == 70
+    assert visit.page.evaluate("window.hacked") is None
+    visit.close()
+
+
+def test_a_table_in_the_page_has_its_first_rows(browser: Browser, gallery: Path) -> None:
+    visit = Visit(browser, gallery / "charts.html", width=360)
+    box = visit.chart("heatmap")
+    box.get_by_role("button", name="Data").click()
+    dialog = box.get_by_role("dialog", name="Data of this chart")
+    rows = f"the first 300 of {len(STEPS) * N * N:,} rows"
+    assert rows in dialog.inner_text() and dialog.locator("tbody tr").count() == 300
+    assert dialog.bounding_box()["width"] <= 360  # pyright: ignore
+    visit.page.keyboard.press("Escape")
+    assert box.locator("dialog").count() == 0
+    visit.close()
+
+
+def test_pictures_to_take_along_show_the_chart_as_it_stands(
+    browser: Browser, gallery: Path
+) -> None:
+    visit = Visit(browser, gallery / "charts.html", color_scheme="dark")
+    visit.page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    box = visit.chart("scatter")
+    box.get_by_role("slider", name="epoch").press("Home")
+    for _ in range(4):
+        box.get_by_role("slider", name="epoch").press("ArrowRight")
+    with visit.page.expect_download() as caught:
+        box.get_by_role("button", name="SVG").click()
+    svg = Path(caught.value.path()).read_text(encoding="utf-8")
+    assert caught.value.suggested_filename == "scatter.svg"
+    assert f"epoch {STEPS[4]}<" in svg and 'fill="white"' in svg and "#24292F" in svg
+    assert "#e6edf3" not in svg, "light colours, though the page is dark"
+    with visit.page.expect_download() as caught:
+        box.get_by_role("button", name="PNG").click()
+    head = Path(caught.value.path()).read_bytes()[:24]
+    width = int(svg.split('width="')[1].split('"')[0])
+    assert abs(int.from_bytes(head[16:20], "big") / 96 - width * 300 / 96 / 96) < 0.1, "300 dpi"
+    visit.close()
+
+
+def test_a_box_for_a_chart_that_comes_later(browser: Browser, gallery: Path) -> None:
+    visit = Visit(browser, gallery / "charts.html")
+    spec = visit.chart("heatmap").locator("script.sc-spec").inner_text()
+    visit.page.evaluate(
+        "s => { const box = staircaseCharts.box(JSON.parse(s)); box.id = 'later';"
+        " document.querySelector('#main-content').prepend(box); }",
+        spec,
+    )
+    box = visit.page.locator("#later")
+    box.scroll_into_view_if_needed()
+    visit.page.wait_for_selector("#later[data-state=drawn] canvas")
+    assert box.get_by_role("button", name="Data").count() == 1
+    box.evaluate("b => b.remove()")
+    visit.page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    gone = "![...staircaseCharts.drawn.keys()].some((box) => box.id === 'later')"
+    visit.page.wait_for_function(gone)
     visit.close()
 
 
@@ -316,10 +537,14 @@ def test_pictures_stand_in_where_vega_or_scripts_are_missing(
 def test_undrawn_and_dark_charts_print_as_pictures(browser: Browser, gallery: Path) -> None:
     visit = Visit(browser, gallery / "charts.html")
     visit.chart("heatmap")
+    visit.chart("scatter")
     visit.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     visit.page.emulate_media(media="print")
     boxes = visit.page.locator(".sc-chart")
-    assert boxes.first.locator(".sc-picture").count() == 0  # drawn on a light ground: prints itself
+    drawn = visit.page.locator("#fig-scatter .sc-chart")
+    assert drawn.locator(".sc-picture").count() == 0  # drawn on a light ground: prints itself
+    assert not drawn.locator(".sc-tools").is_visible()
+    assert boxes.first.locator(".sc-picture img").is_visible(), "a canvas is too coarse for paper"
     assert boxes.last.locator(".sc-picture img").is_visible()
     assert not boxes.last.locator(".sc-view").is_visible()
     visit.page.evaluate("window.dispatchEvent(new Event('afterprint'))")

@@ -59,9 +59,17 @@
   }
 
   /* Vega-Lite 5 writes into what it compiles that Vega 5 is to run it. Vega 6 runs it as well, but
-     would say so in the console, once a chart. */
+     would say so in the console, once a chart. What marks a token lies over the picture and must not
+     come between the pointer and what it points at, which Vega-Lite cannot say. */
   function compiled(spec) {
     const { $schema, ...vegaSpec } = window.vegaLite.compile(spec).spec;
+    const passThrough = (marks) => {
+      for (const mark of marks || []) {
+        if ([mark.style].flat().some((name) => /^token-(mark|halo|name)$/.test(name))) mark.interactive = false;
+        passThrough(mark.marks);
+      }
+    };
+    passThrough(vegaSpec.marks);
     return vegaSpec;
   }
 
