@@ -42,8 +42,10 @@
     return decoded.get(packed);
   }
 
-  const nearest = (list, value, of = (x) => x) =>
-    list.reduce((best, x, k) => (Math.abs(of(x) - of(value)) < Math.abs(of(list[best]) - of(value)) ? k : best), 0);
+  function nearest(list, value, of = (x) => x) {
+    const away = (x) => Math.abs(of(x) - of(value));
+    return list.reduce((best, x, k) => (away(x) < away(list[best]) ? k : best), 0);
+  }
   const pairIndex = (i, j, n) => (i > j ? pairIndex(j, i, n) : i * n - (i * (i + 1)) / 2 + j - i - 1);
 
   // ---- colours and numbers ----------------------------------------------------------------
@@ -51,7 +53,8 @@
   function mixed(stops, t) {
     const at = Math.min(Math.max(t, 0), 1) * (stops.length - 1);
     const k = Math.min(Math.floor(at), stops.length - 2);
-    const [a, b] = [stops[k], stops[k + 1]].map((hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)));
+    const channels = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+    const a = channels(stops[k]), b = channels(stops[k + 1]);
     return `rgb(${a.map((x, c) => Math.round(x + (b[c] - x) * (at - k))).join(",")})`;
   }
 
@@ -73,6 +76,10 @@
     if (text) node.textContent = text;
     parent.append(node);
     return node;
+  }
+
+  function write(svg, kind, x, y, words, anchor = "start") {
+    return add(svg, "text", { class: kind, x, y, "text-anchor": anchor }, words);
   }
 
   function canvas(panel, height) {
@@ -175,7 +182,8 @@
     panel(parent, kind) {
       const holder = add(parent, "section", { class: `sx-panel ${kind}` });
       const title = add(holder, "p", { class: "sx-title" });
-      return { holder, title, view: add(holder, "div", { class: "sx-view" }), note: add(holder, "p", { class: "sx-note" }) };
+      const view = add(holder, "div", { class: "sx-view" });
+      return { holder, title, view, note: add(holder, "p", { class: "sx-note" }) };
     }
 
     /* Buttons of which one is chosen: radio buttons, with the keys that these have. */
@@ -211,11 +219,8 @@
         this.draw();
       }
       window.addEventListener("hashchange", () => this.fromAddress());
-      let width = this.box.clientWidth;
       new ResizeObserver(() => {
-        if (!this.box.clientWidth || this.box.clientWidth === width) return;
-        width = this.box.clientWidth;
-        this.draw();
+        if (this.box.clientWidth !== this.drawnAt) this.draw();
       }).observe(this.box);
       this.box.dataset.state = "drawn";
     }
@@ -279,6 +284,7 @@
     showPlaying() {
       this.play.setAttribute("aria-label", this.timer ? "pause" : "play");
       this.play.classList.toggle("sx-playing", Boolean(this.timer));
+      this.box.classList.toggle("sx-film", Boolean(this.timer));
     }
 
     // ---- address --------------------------------------------------------------------------
@@ -292,7 +298,6 @@
 
     tellAddress() {
       clearTimeout(this.telling);
-      this.link.href = this.address;
       history.replaceState(history.state, "", this.address);
     }
 
@@ -303,7 +308,8 @@
       if (task < 0) return false;
       this.stop();
       this.preview = null;
-      const number = (name, otherwise) => (asked.has(name) && isFinite(asked.get(name)) ? Number(asked.get(name)) : otherwise);
+      const given = (name) => asked.has(name) && isFinite(asked.get(name));
+      const number = (name, otherwise) => (given(name) ? Number(asked.get(name)) : otherwise);
       this.state.task = task;
       this.state.gamma = nearest(this.gammas, number("gamma", Infinity), (x) => Math.min(x, 1e6));
       this.state.seed = Math.max(0, this.seeds.indexOf(number("seed", this.seeds[0])));
@@ -311,7 +317,6 @@
       this.state.token = Math.max(0, this.task.anchors.indexOf(asked.get("token")));
       this.keepInRange(Math.max(0, number("step", 0)));
       this.draw();
-      this.link.href = this.address;
       this.box.scrollIntoView({ block: "start" });
       return true;
     }
@@ -319,6 +324,8 @@
     // ---- drawing --------------------------------------------------------------------------
 
     draw() {
+      if (!this.panels.plane.view.clientWidth) return; // folded away or on paper: nothing to fit
+      this.drawnAt = this.box.clientWidth;
       const { task, state } = this;
       this.taskSelect.value = state.task;
       this.fillPills(this.gammaField, this.gammas.map(String), state.gamma);
@@ -333,9 +340,10 @@
       this.drawMatrix("signatures");
       this.drawCurves("loss", "Loss", [LOSS_COLOR], { low: 0 });
       const names = orders.map((m) => `order ${m}`);
-      this.drawCurves("shares", "Share of each order in the gradient", ORDER_COLORS, { low: 0, high: 1, names });
-      const r = orders.map((m) => `r${SUBSCRIPT[m]}`);
-      this.drawCurves("alignment", "Alignment with the signature of each order", ORDER_COLORS, { high: 1, names: r });
+      const share = { low: 0, high: 1, names };
+      this.drawCurves("shares", "Share of each order in the gradient", ORDER_COLORS, share);
+      const r = { high: 1, names: orders.map((m) => `r${SUBSCRIPT[m]}`) };
+      this.drawCurves("alignment", "Alignment with the signature of each order", ORDER_COLORS, r);
       this.drawSignature();
       this.drawMoment();
     }
@@ -346,6 +354,7 @@
       this.slider.value = state.moment;
       this.slider.setAttribute("aria-valuetext", `step ${count(step)}`);
       this.told.textContent = `step ${count(step)}`;
+      this.link.href = this.address;
       this.showPlane();
       this.showMatrix("embeddings");
       this.showMatrix("signatures");
@@ -363,6 +372,7 @@
       for (const name of ["embeddings", "signatures"]) this.markMatrix(name);
       this.tellPair();
       if (redraw) {
+        this.link.href = this.address;
         this.drawSignature();
         this.showAnswers();
       }
@@ -396,7 +406,7 @@
 
     drawPlane() {
       const panel = this.panels.plane, { task } = this, n = task.anchors.length;
-      panel.title.textContent = "Embeddings: principal components";
+      panel.title.textContent = "Embeddings in a plane";
       const { svg, width } = canvas(panel, panel.view.clientWidth);
       const radius = Math.max(...this.values("points").values.map(Math.abs), 1e-9);
       const room = width / 2 - 16;
@@ -418,13 +428,15 @@
       const { path, points, place, svg } = this.plane;
       const { values } = this.now("points");
       const spots = points.map((_, k) => [place(values[2 * k]), place(-values[2 * k + 1])]);
-      points.forEach(({ group }, k) => { group.style.transform = `translate(${spots[k][0]}px,${spots[k][1]}px)`; });
+      points.forEach(({ group }, k) => {
+        group.style.transform = `translate(${spots[k][0]}px,${spots[k][1]}px)`;
+      });
       path.setAttribute("points", spots.map((spot) => spot.map((x) => x.toFixed(1)).join()).join(" "));
       this.plane.spots = spots;
       const share = this.now("plane").values[0];
-      this.panels.plane.note.textContent = `${percent(share)} of the variance; in units of the embeddings’ length`;
-      svg.setAttribute("aria-label", `Embeddings of ${this.task.anchors.join(", ")} in the plane of their first ` +
-        `two principal components, which holds ${percent(share)} of the variance`);
+      this.panels.plane.note.textContent = `${percent(share)} of the variance`;
+      svg.setAttribute("aria-label", `Embeddings of ${this.task.anchors.join(", ")} in the plane of their ` +
+        `first two principal components, which holds ${percent(share)} of the variance`);
     }
 
     /* Names are written where they do not run into each other, that of the token looked at first. */
@@ -432,7 +444,8 @@
       const { points, spots } = this.plane, named = [];
       const sequence = [this.token, ...points.keys()];
       for (const k of new Set(sequence)) {
-        const free = named.every(([x, y]) => Math.abs(x - spots[k][0]) > 13 || Math.abs(y - spots[k][1]) > 12);
+        const [x0, y0] = spots[k];
+        const free = named.every(([x, y]) => Math.abs(x - x0) > 13 || Math.abs(y - y0) > 12);
         if (free) named.push(spots[k]);
         points[k].text.style.display = free ? "" : "none";
         points[k].group.classList.toggle("sx-marked", k === this.token);
@@ -450,12 +463,13 @@
       const written = thinned(task.anchors, side);
       for (let i = 0; i < n; i++) {
         if (written(i)) {
-          const middle = margin + (i + 0.5) * side, across = (i + 0.5) * side;
-          add(svg, "text", { class: "sx-tick", x: margin - 5, y: across + 4, "text-anchor": "end" }, task.anchors[i]);
-          add(svg, "text", { class: "sx-tick", x: middle, y: n * side + 13, "text-anchor": "middle" }, task.anchors[i]);
+          const middle = (i + 0.5) * side;
+          write(svg, "sx-tick", margin - 5, middle + 4, task.anchors[i], "end");
+          write(svg, "sx-tick", margin + middle, n * side + 13, task.anchors[i], "middle");
         }
         for (let j = 0; j < n; j++) {
-          const cell = add(svg, "rect", { class: "sx-cell", x: margin + j * side, y: i * side, width: side, height: side });
+          const place = { x: margin + j * side, y: i * side, width: side, height: side };
+          const cell = add(svg, "rect", { class: "sx-cell", ...place });
           this.reactsTo(cell, i, j);
           cells.push(cell);
         }
@@ -490,8 +504,9 @@
           ? `r${SUBSCRIPT[m]} undefined: all pairs alike`
           : `alignment r${SUBSCRIPT[m]} = ${fixed(r)}`;
       }
-      svg.setAttribute("aria-label", `${panel.title.textContent} of ${this.task.anchors.join(", ")}: off the diagonal ` +
-        `from ${fixed(Math.min(...values))} to ${fixed(Math.max(...values))}, ${panel.note.textContent}`);
+      const range = `from ${fixed(Math.min(...values))} to ${fixed(Math.max(...values))}`;
+      svg.setAttribute("aria-label", `${panel.title.textContent} of ${this.task.anchors.join(", ")}: off the ` +
+        `diagonal ${range}, ${panel.note.textContent}`);
     }
 
     markMatrix(kind) {
@@ -533,8 +548,9 @@
       const { values } = part(read(task.signatures.order0), token);
       const { svg, width, height } = canvas(panel, 190);
       const left = 34, right = 4, bottom = 32, top = 20;
-      const answered = this.values("answers").values;
-      const highest = 1.05 * Math.max(...read(task.signatures.order0).values, ...answered.slice(-values.length * 10));
+      const likeliest = Math.max(...read(task.signatures.order0).values);
+      const answered = this.values("answers").values.reduce((a, b) => Math.max(a, b), 0);
+      const highest = 1.05 * Math.max(likeliest, Math.min(answered, 1.5 * likeliest));
       const step = (width - left - right) / values.length;
       const y = (p) => height - bottom - (Math.min(p, highest) / highest) * (height - bottom - top);
       this.valueAxis(svg, left, width - right, y, [0, highest]);
@@ -544,10 +560,10 @@
         add(svg, "rect", { class: "sx-data", x: x + 0.12 * step, width: 0.76 * step, y: y(values[k]),
           height: Math.max(0, y(0) - y(values[k])), fill: ORDER_COLORS[0] });
         if (written(k)) {
-          add(svg, "text", { class: "sx-tick", x: x + step / 2, y: height - bottom + 13, "text-anchor": "middle" }, label);
+          write(svg, "sx-tick", x + step / 2, height - bottom + 13, label, "middle");
         }
       });
-      add(svg, "text", { class: "sx-axis", x: width - right, y: height - 3, "text-anchor": "end" }, "label y");
+      write(svg, "sx-axis", width - right, height - 3, "label y", "end");
       const line = add(svg, "polyline", { class: "sx-answers", stroke: MODEL_COLOR });
       const dots = task.labels.map(() => add(svg, "circle", { r: step > 9 ? 2.6 : 1.9, fill: MODEL_COLOR }));
       const key = add(svg, "text", { class: "sx-key", x: left, y: 11 });
@@ -568,7 +584,8 @@
         dot.setAttribute("cx", x(k));
         dot.setAttribute("cy", y(values[k]));
       });
-      line.setAttribute("points", dots.map((_, k) => `${x(k).toFixed(1)},${y(values[k]).toFixed(1)}`).join(" "));
+      const spots = dots.map((_, k) => `${x(k).toFixed(1)},${y(values[k]).toFixed(1)}`);
+      line.setAttribute("points", spots.join(" "));
     }
 
     drawStrip(panel) {
@@ -582,13 +599,15 @@
         for (let j = 0; j < nx; j++) {
           const p = values[i * nx + j];
           if (p <= 0) continue;
-          add(svg, "rect", { x: left + j * w, y: height - bottom - (i + 1) * h, width: w, height: h, "shape-rendering": "crispEdges",
-            fill: ORDER_COLORS[1], "fill-opacity": (0.12 + (0.88 * p) / highest).toFixed(2) });
+          add(svg, "rect", { class: "sx-crisp", x: left + j * w, y: height - bottom - (i + 1) * h, width: w,
+            height: h, fill: ORDER_COLORS[1], "fill-opacity": (0.12 + (0.88 * p) / highest).toFixed(2) });
         }
       }
-      this.cellAxes(svg, { left, top, w, h, nx, ny, bottom: height - bottom }, task.contexts, task.labels, true);
-      add(svg, "text", { class: "sx-axis", x: width - right, y: height - 3, "text-anchor": "end" }, "one more token x");
-      svg.setAttribute("aria-label", `Joint probability of label and one more token given token ${task.anchors[token]}`);
+      const box = { left, top, w, h, nx, ny, bottom: height - bottom };
+      this.cellAxes(svg, box, task.contexts, task.labels);
+      write(svg, "sx-axis", width - right, height - 3, "one more token x", "end");
+      const name = task.anchors[token];
+      svg.setAttribute("aria-label", `Joint probability of label and one more token given token ${name}`);
       panel.note.textContent = "label upwards; the darker, the more probable";
     }
 
@@ -603,38 +622,42 @@
         if (label < 0) return;
         const x = left + j * w, y = height - bottom - (i + 1) * h;
         const at = label / Math.max(task.labels.length - 1, 1);
-        add(svg, "rect", { x, y, width: w, height: h, "shape-rendering": "crispEdges", fill: mixed(VIRIDIS, 0.08 + 0.82 * at) });
+        const fill = mixed(VIRIDIS, 0.08 + 0.82 * at);
+        add(svg, "rect", { class: "sx-crisp", x, y, width: w, height: h, fill });
         if (w > 15 && h > 11) {
-          add(svg, "text", { class: "sx-answer", x: x + w / 2, y: y + h / 2 + 3.5, "text-anchor": "middle",
-            fill: at > 0.55 ? "#111" : "#fff" }, task.labels[label]);
+          const words = write(svg, "sx-answer", x + w / 2, y + h / 2 + 3.5, task.labels[label], "middle");
+          words.setAttribute("fill", at > 0.55 ? "#111" : "#fff");
         }
       }));
       const box = { left, top, w, h, nx: columns.length, ny: rows.length, bottom: height - bottom };
-      this.cellAxes(svg, box, columns, rows, true);
-      add(svg, "text", { class: "sx-axis", x: width - right, y: height - 3, "text-anchor": "end" }, "two more tokens");
-      svg.setAttribute("aria-label", `Label for every pair of further tokens given token ${task.anchors[token]}`);
+      this.cellAxes(svg, box, columns, rows);
+      write(svg, "sx-axis", width - right, height - 3, "two more tokens", "end");
+      const name = task.anchors[token];
+      svg.setAttribute("aria-label", `Label for every pair of further tokens given token ${name}`);
       panel.note.textContent = "each cell: the label, which two more tokens decide";
     }
 
     cellAxes(svg, { left, top, w, h, nx, ny, bottom }, across, up) {
       add(svg, "rect", { class: "sx-frame", x: left, y: top, width: nx * w, height: bottom - top });
       const [writtenX, writtenY] = [thinned(across, w), thinned(up.map(() => "0"), 0.75 * h)];
-      across.forEach((name, k) => writtenX(k) && add(svg, "text",
-        { class: "sx-tick", x: left + (k + 0.5) * w, y: bottom + 13, "text-anchor": "middle" }, name));
-      up.forEach((name, k) => writtenY(k) && add(svg, "text",
-        { class: "sx-tick", x: left - 4, y: bottom - (k + 0.5) * h + 4, "text-anchor": "end" }, name));
+      across.forEach((name, k) => {
+        if (writtenX(k)) write(svg, "sx-tick", left + (k + 0.5) * w, bottom + 13, name, "middle");
+      });
+      up.forEach((name, k) => {
+        if (writtenY(k)) write(svg, "sx-tick", left - 4, bottom - (k + 0.5) * h + 4, name, "end");
+      });
     }
 
     // ---- curves ---------------------------------------------------------------------------
 
-    /* Lines and numbers at three to six round values. */
+    /* Lines and numbers at round values. */
     valueAxis(svg, left, right, y, [low, high]) {
       const size = 10 ** Math.floor(Math.log10(high - low));
-      const step = [0.1, 0.2, 0.25, 0.5, 1, 2].map((k) => k * size).find((s) => (high - low) / s < 4.5);
+      const step = [0.1, 0.2, 0.5, 1, 2].map((k) => k * size).find((s) => (high - low) / s < 4.5);
       for (let k = Math.ceil(low / step - 1e-9); k * step <= high * (1 + 1e-9); k++) {
         const at = y(k * step), text = String(+(k * step).toPrecision(6)).replace("-", "−");
         add(svg, "line", { class: "sx-grid", x1: left, x2: right, y1: at, y2: at });
-        add(svg, "text", { class: "sx-tick", x: left - 5, y: at + 4, "text-anchor": "end" }, text);
+        write(svg, "sx-tick", left - 5, at + 4, text, "end");
       }
     }
 
@@ -643,27 +666,28 @@
       const panel = this.panels[kind], { run, task } = this;
       panel.title.textContent = title;
       const { svg, width, height } = canvas(panel, 170);
-      const left = 34, right = names.length ? 54 : 10, top = 16, bottom = 32;
+      const left = 34, right = names.length ? 54 : 14, top = 16, bottom = 32;
       const siblings = this.seeds.map((seed) => this.runOf(seed)).filter((other) => other && other !== run);
-      const every = task.runs.flatMap((other) => [...this.values(kind, other).values]).filter((v) => !Number.isNaN(v));
-      const smallest = every.length ? Math.min(...every) : 0, largest = every.length ? Math.max(...every) : 1;
-      const lowest = low ?? (smallest < 0 ? Math.floor(4 * smallest) / 4 : 0);
-      const highest = high ?? Math.ceil(2 * Math.min(largest, 3 * this.values(kind, task.runs.at(-1)).values[0])) / 2;
+      // One range for all runs of the task, so that they can be compared.
+      const every = task.runs.flatMap((other) => [...this.values(kind, other).values]);
+      const known = every.filter((v) => !Number.isNaN(v));
+      const lowest = low ?? Math.floor(4 * Math.min(0, ...known)) / 4;
+      const highest = high ?? Math.ceil(2 * Math.max(...known)) / 2;
       const last = Math.max(...task.runs.map((other) => other.steps.at(-1)));
       const x = (step) => left + ((width - left - right) * Math.log1p(step)) / Math.log1p(last);
       const clamp = (v) => Math.min(Math.max(v, lowest), highest);
       const y = (v) => height - bottom - ((clamp(v) - lowest) / (highest - lowest)) * (height - bottom - top);
       this.valueAxis(svg, left, width - right, y, [lowest, highest]);
       for (let tick = 1; tick <= last; tick *= 10) {
-        add(svg, "text", { class: "sx-tick", x: x(tick), y: height - bottom + 13, "text-anchor": "middle" }, count(tick));
+        const place = Math.min(x(tick), width - 3.2 * count(tick).length);
+        write(svg, "sx-tick", place, height - bottom + 13, count(tick), "middle");
       }
-      add(svg, "text", { class: "sx-axis", x: width - right, y: height - 3, "text-anchor": "end" }, "step");
+      write(svg, "sx-axis", width - right, height - 3, "step", "end");
 
       if (run.stair && run.stair < last) {
-        add(svg, "line", { class: "sx-stair", x1: x(run.stair), x2: x(run.stair), y1: top - 3, y2: height - bottom });
-        const label = add(svg, "text", { class: "sx-tick sx-stair-label", x: x(run.stair), y: top - 6,
-          "text-anchor": "middle" }, kind === "loss" ? "predicted t*" : "t*");
-        label.style.pointerEvents = "none";
+        const at = x(run.stair);
+        add(svg, "line", { class: "sx-stair", x1: at, x2: at, y1: top - 3, y2: height - bottom });
+        write(svg, "sx-tick sx-stair-label", at, top - 6, kind === "loss" ? "predicted t*" : "t*", "middle");
       }
       const rule = add(svg, "line", { class: "sx-moment", y1: top - 3, y2: height - bottom });
       const width0 = Math.max(1, names.length);
@@ -677,15 +701,16 @@
             if (!Number.isNaN(v)) spots.push(`${x(step).toFixed(1)},${y(v).toFixed(1)}`);
           });
           const bold = other === run;
-          if (spots.length) {
-            add(svg, "polyline", { class: bold ? "sx-line" : "sx-line sx-other", stroke: colors[m], points: spots.join(" ") });
-          }
+          const look = { class: bold ? "sx-line" : "sx-line sx-other", stroke: colors[m] };
+          if (spots.length) add(svg, "polyline", { ...look, points: spots.join(" ") });
         }
         dots.push(add(svg, "circle", { class: "sx-dot", r: 3.6, fill: colors[m] }));
       }
       this.endNames(svg, kind, names, width - right + 5, y, width0);
-      svg.setAttribute("aria-label", `${title} against the step of training, seed ${run.seed} and the others of γ = ${run.gamma}`);
-      const catcher = add(svg, "rect", { class: "sx-catch", x: left, y: 0, width: width - left - right, height: height - bottom });
+      svg.setAttribute("aria-label", `${title} against the step of training, seed ${run.seed} and the others ` +
+        `of γ = ${run.gamma}`);
+      const area = { x: left, y: 0, width: width - left - right, height: height - bottom };
+      const catcher = add(svg, "rect", { class: "sx-catch", ...area });
       this.dragsTime(catcher, svg, x);
       this[kind] = { rule, dots, x, y, count: width0 };
       panel.note.textContent = "";
@@ -699,7 +724,7 @@
       ends.forEach((end, k) => { if (k) end.at = Math.max(end.at, ends[k - 1].at + 13); });
       const over = ends.length ? Math.max(0, ends.at(-1).at - 138) : 0;
       for (const { name, m, at } of ends) {
-        add(svg, "text", { class: "sx-end", x, y: at - over + 4, fill: `var(--sc-order-${m})` }, name);
+        write(svg, "sx-end", x, at - over + 4, name).setAttribute("fill", `var(--sc-order-${m})`);
       }
     }
 
@@ -718,7 +743,8 @@
       });
       if (kind === "loss") {
         const accuracy = this.now("accuracy").values[0];
-        this.panels.loss.note.textContent = `now ${fixed(values[0])}; accuracy ${percent(accuracy)}, by chance ${percent(this.task.chance)}`;
+        this.panels.loss.note.textContent =
+          `now ${fixed(values[0])}; accuracy ${percent(accuracy)}, by chance ${percent(this.task.chance)}`;
       }
     }
 
@@ -742,8 +768,10 @@
     /* The run's curves at every moment, and at this moment what the other pictures show. */
     table() {
       const { task, run, state } = this, n = task.anchors.length, rows = [];
-      const row = (step, quantity, first, second, value) =>
-        rows.push([task.key, run.gamma, run.seed, step, quantity, first, second, Number.isNaN(value) ? "" : +value.toPrecision(6)]);
+      const row = (step, quantity, first, second, value) => {
+        const known = Number.isNaN(value) ? "" : Number(value.toPrecision(6));
+        rows.push([task.key, run.gamma, run.seed, step, quantity, first, second, known]);
+      };
       run.steps.forEach((step, k) => {
         for (const name of ["loss", "accuracy"]) row(step, name, "", "", this.values(name).values[k]);
         for (const name of ["shares", "alignment"]) {
@@ -757,10 +785,12 @@
         row(step, "component 2", name, "", points[2 * k + 1]);
       });
       for (const kind of ["embeddings", "signatures"]) {
-        const of = kind === "embeddings" ? "similarity of embeddings" : `similarity of order-${state.order} signatures`;
+        const of = kind === "embeddings" ? kind : `order-${state.order} signatures`;
         const values = this.similarities(kind);
         for (let i = 0; i < n; i++) {
-          for (let j = i + 1; j < n; j++) row(step, of, task.anchors[i], task.anchors[j], values[pairIndex(i, j, n)]);
+          for (let j = i + 1; j < n; j++) {
+            row(step, `similarity of ${of}`, task.anchors[i], task.anchors[j], values[pairIndex(i, j, n)]);
+          }
         }
       }
       const zeroth = part(read(task.signatures.order0), state.token).values;
