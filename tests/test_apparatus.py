@@ -122,10 +122,11 @@ SITE = {
     "introduction": (
         "# Introduction\n\n{prf:ref}`thm-3`, {prf:ref}`lem-a`, {ref}`4.1 <claim-4-1>`\n"
     ),
-    "theory": (
-        "# Theory\n\n:::{prf:lemma} first\n:label: lem-a\n\nOne $x$.\n:::\n\n"
+    "theory": chapter(
+        "Theory",
+        "\n:::{prf:lemma} first\n:label: lem-a\n\nOne $x$.\n:::\n\n"
         ":::{prf:proof}\nClear.\n:::\n\n:::{prf:theorem} third\n:label: thm-3\n\nThree.\n:::\n\n"
-        ":::{prf:proof}\nOf {prf:ref}`thm-3`. Clear as well.\n:::\n"
+        ":::{prf:proof}\nOf {prf:ref}`thm-3`. Clear as well.\n:::\n",
     ),
     "measured": chapter(
         "Measured",
