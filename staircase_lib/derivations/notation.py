@@ -256,7 +256,7 @@ def table(group: str) -> str:
     """The letters of a group as a table in MyST, for a page of the book.
 
     Columns: the letter as it is set, its name and meaning, shape or range, name in code, and where
-    it comes first. Names and names in code enter the book's index.
+    it comes first. Names enter the book's index.
 
     Parameters
     ----------
