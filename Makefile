@@ -8,7 +8,7 @@ BIN := .venv/bin
 READY := .venv/.installed
 LAB_SETTINGS := .venv/etc/jupyter/labconfig/default_setting_overrides.json
 
-.PHONY: book test bench lint format lab live serve record clean
+.PHONY: book test bench lint format lab live serve pdf zip record clean
 
 book: $(READY)
 	$(BIN)/python -m staircase_lib book --profile $(PROFILE)
@@ -38,6 +38,10 @@ live: $(READY)
 
 serve: book
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html 8000
+
+# The book on paper, and its pages as one file; both from what `make book` has built.
+pdf zip: book
+	$(BIN)/python -m staircase_lib $@
 
 # Measure every claim at profile cpu, then write book/results/ledger.json.
 record:

@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .chapters import BookError, Exit, project_root
-from .commands import count, execution, ledger, live, measure, pretrain, terminal
+from .commands import (
+    count,
+    execution,
+    ledger,
+    live,
+    measure,
+    notebooks,
+    offline,
+    pretrain,
+    terminal,
+)
 from .notebooks import CANNOT_WRITE
 
 
@@ -25,7 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (execution, live, ledger, measure, count, pretrain):
+    for module in (execution, live, notebooks, offline, ledger, measure, count, pretrain):
         module.declare(commands)
     return parser
 

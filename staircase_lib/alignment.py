@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
+from scipy.sparse import csr_array
 from sklearn.model_selection import KFold
 
 __all__ = [
@@ -27,6 +29,10 @@ __all__ = [
     "pca",
     "pearson_offdiagonal",
 ]
+
+#: Share of entries that are not zero below which a probe's features are multiplied as sparse ones
+#: (a signature of order one of a deterministic task has one label for each context).
+_SPARSE = 0.1
 
 
 def _rows(values: ArrayLike, what: str) -> NDArray:
@@ -233,23 +239,29 @@ def _fit(
     """Probe (P, rank) that minimises the squared similarity error over pairs plus a ridge."""
     n, rank, slots = len(target), start.shape[1], features.ndim - 2
     off = ~np.eye(n, dtype=bool)
+    last: Any = features.reshape(-1, len(start))  # the last slot as columns
+    if np.count_nonzero(last) < _SPARSE * last.size:
+        last = csr_array(last)
+    transposed = last.T.tocsr() if isinstance(last, csr_array) else last.T
 
     def objective(flat: NDArray) -> tuple[float, NDArray]:
         p = flat.reshape(-1, rank)
         # All slots but one, (n, F, P, rank), serve the contraction and its derivative.
-        left = _contract(features, p, slots - 1) if slots > 1 else None
-        g = features @ p if left is None else np.einsum("nfpr,pr->nfr", left, p)
-        norm = np.sqrt(np.einsum("nfr,nfr->n", g, g)) + 1e-30
-        unit = g / norm[:, None, None]
-        error = np.where(off, np.einsum("nfr,mfr->nm", unit, unit, optimize=True) - target, 0.0)
-        loss = (error**2).sum() / off.sum() + ridge * (p**2).mean()
-        d_unit = 4 / off.sum() * np.tensordot(error, unit, axes=(1, 0))
-        radial = np.einsum("nfr,nfr->n", d_unit, unit)[:, None, None]
-        d_g = (d_unit - unit * radial) / norm[:, None, None]
-        if left is None:
-            d_p = np.tensordot(features, d_g, axes=((0, 1), (0, 1)))
+        left = (last @ p).reshape(*features.shape[:-1], rank)
+        for _ in range(slots - 2):
+            left = np.einsum("...pr,pr->...r", left, p)
+        g = left if slots == 1 else np.einsum("nfpr,pr->nfr", left, p)
+        g = g.reshape(n, -1)
+        norm = np.sqrt(np.einsum("nk,nk->n", g, g))[:, None] + 1e-30
+        unit = g / norm
+        error = np.where(off, unit @ unit.T - target, 0.0)
+        loss = np.vdot(error, error) / off.sum() + ridge * np.vdot(p, p) / p.size
+        d_unit = 4 / off.sum() * (error @ unit)
+        d_g = (d_unit - unit * np.einsum("nk,nk->n", d_unit, unit)[:, None]) / norm
+        if slots == 1:
+            d_p = transposed @ d_g.reshape(-1, rank)
         else:  # the slots are interchangeable
-            d_p = slots * np.einsum("nfpr,nfr->pr", left, d_g)
+            d_p = slots * np.einsum("nfpr,nfr->pr", left, d_g.reshape(n, -1, rank))
         d_p = d_p + 2 * ridge / p.size * p
         return float(loss), d_p.ravel()
 
@@ -283,10 +295,10 @@ def fit_probe(
 
     .. math:: g_\alpha(y)=\sum S^{(m)}_\alpha(y,x_1..x_m)\,p(x_1)\cdots p(x_m),
 
-    so that every order from one up is read with the same number of parameters. The probe :math:`p` minimises the mean
-    squared difference of the cosine similarities of :math:`g` and the given ones over pairs of
-    training tokens. With ``folds`` folds over *tokens*, every pair is predicted by probes that
-    have not seen at least one of its two tokens.
+    so that every order from one up is read with the same number of parameters. The probe
+    :math:`p` minimises the mean squared difference of the cosine similarities of :math:`g` and
+    the given ones over pairs of training tokens. With ``folds`` folds over *tokens*, every pair is
+    predicted by probes that have not seen at least one of its two tokens.
 
     Parameters
     ----------

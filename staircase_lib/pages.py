@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import freshness
-from .chapters import BookError, line_of, parse_yaml, write_atomically
+from .chapters import BookError, Exit, line_of, parse_yaml, write_atomically
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
+
+SOURCE_SUFFIXES = {".md", ".py", ".js", ".css", ".bib", ".toml"}
 
 
 def render(
@@ -53,11 +55,34 @@ def render(
         known = None
     if known == {"inputs": inputs, "files": _file_stamps(html)}:
         print("pages up to date", flush=True)
+        record_file.touch()
         return html / "index.html"
     print("pages…", flush=True)
     _run_jupyter_book(root, source, html)
     write_atomically(record_file, json.dumps({"inputs": inputs, "files": _file_stamps(html)}))
     return html / "index.html"
+
+
+def built_site(root: Path) -> Path:
+    """Folder of the built site, if it is there and nothing was changed since.
+
+    Raises
+    ------
+    BookError
+        If ``make book`` has to come first.
+    """
+    html, record = root / "_build" / "html", root / "_build" / "site.json"
+    if not (html / "index.html").is_file() or not record.is_file():
+        raise BookError(f"No built site in {html}: run `make book` first.", Exit.MISSING)
+    sources = [root / "_config.yml", root / "_toc.yml"]
+    sources += [path for path in (root / "book").rglob("*") if path.suffix in SOURCE_SUFFIXES]
+    sources += (root / freshness.PACKAGE).rglob("*.py")
+    built = record.stat().st_mtime_ns
+    for path in sorted(path for path in sources if path.is_file()):
+        if path.stat().st_mtime_ns > built:
+            changed = path.relative_to(root)
+            raise BookError(f"The site in {html} is older than {changed}: run `make book` first.")
+    return html
 
 
 def write_source(root: Path, profile: str, executed: Mapping[Path, NotebookNode]) -> Path:
@@ -94,6 +119,8 @@ def _site_inputs(root: Path, source: Path) -> str:
     files = [path for path in source.rglob("*") if path.is_file()]
     files += [*(root / "book" / "_extensions").glob("*.py"), root / "requirements.txt"]
     files += (root / freshness.PACKAGE).rglob("*.py")  # the renderer, and docstrings
+    files += (root / freshness.PACKAGE).glob("*.toml")  # claims, which the map of the paper lists
+    files += (root / "tests").glob("test_*.py")  # and the marks of what tests they have
     lines = [f"{path.relative_to(root)} {freshness.file_digest(path)}" for path in sorted(files)]
     return freshness.digest("\n".join(lines))
 

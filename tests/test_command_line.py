@@ -77,8 +77,11 @@ MAY_IMPORT = {
     "chapters": {"jupytext", "nbformat", "yaml"},
     "notebooks": {"papermill", "nbformat", "psutil", "traitlets", "chapters"},
     "settings": {"chapters"},
+    "published": {"nbformat", "chapters"},
     "live": {"jupyter_server", "tornado", "traitlets", "yaml", "chapters", "notebooks"},
     "pages": {"nbformat", "yaml", "freshness", "chapters"},
+    "paper": {"playwright", "pypdf", "chapters", "pages"},
+    "site_archive": {"pages"},
     "estimates": set(),
     "book": {"nbformat", "claims", "estimates", "freshness", "chapters", "notebooks", "pages"},
     "commands": {
@@ -92,7 +95,9 @@ MAY_IMPORT = {
             "measurement",
             "report",
         ),
-        *("corpus_report", "language", "printable", "series_report", "commands", "live"),
+        *("corpus_report", "language", "printable", "series_report", "commands"),
+        *("live", "published"),
+        *("paper", "site_archive"),
     },
     "__main__": {"chapters", "commands", "notebooks"},
 }

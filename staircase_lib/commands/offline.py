@@ -1,0 +1,50 @@
+"""``pdf`` and ``zip``: the built book on paper, and as one file to take along."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from . import terminal
+
+
+def declare(commands: terminal.Commands) -> None:
+    """Declare the two commands."""
+    paper = terminal.add(
+        commands,
+        "pdf",
+        "print the built book as one PDF",
+        print_book,
+        needs=(*terminal.BOOK_PACKAGES, "playwright", "pypdf"),
+    )
+    archive = terminal.add(commands, "zip", "pack the built book into one zip file", pack_book)
+    for command, suffix in ((paper, "pdf"), (archive, "zip")):
+        command.add_argument(
+            "--output",
+            type=Path,
+            metavar="FILE",
+            help=f"file to write (default: _build/context-staircase.{suffix})",
+        )
+
+
+def print_book(root: Path, options: argparse.Namespace) -> None:
+    """Write the PDF and say where it is."""
+    from .. import paper
+
+    output = options.output or root / "_build" / "context-staircase.pdf"
+    pages = paper.print_book(root, output)
+    _tell(output, f"{pages} pages, ")
+
+
+def pack_book(root: Path, options: argparse.Namespace) -> None:
+    """Write the archive and say where it is."""
+    from .. import site_archive
+
+    output = options.output or root / "_build" / "context-staircase.zip"
+    site_archive.write_zip(root, output)
+    _tell(output, "unpack it and open index.html; ")
+
+
+def _tell(output: Path, what: str) -> None:
+    size = output.stat().st_size / 1e6
+    print(f"{output.resolve()}: {what}{size:.1f} MB")
