@@ -44,7 +44,8 @@ async () => {
   }
 
   for (const code of article.querySelectorAll("pre")) {
-    if (code.clientHeight < SHORT) (code.closest(".cell_input, .highlight") || code).style.breakInside = "avoid";
+    const frame = code.closest(".cell_input") || code.closest(".highlight") || code;
+    if (code.clientHeight < SHORT) frame.style.breakInside = "avoid";
   }
 
   // What is still cut or leaves the column. Marks of a chart and parts of a formula go with their box.
