@@ -152,11 +152,11 @@ def test_memory_of_a_step(grown: list[Law], varied: str) -> None:
         done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
         peaks.append(float(done.stdout))
     entries = []
-    for size in sizes:  # logits and their gradient, hidden vectors and theirs, parameters
+    for size in sizes:  # parameters, their gradients and one more copy; integers of a sequence
         setting = {**BASE, name: size}
-        task = task_of(**setting)
-        n, V, h, R = len(task.tokens), task.vocab_size, setting["hidden"], setting["seeds"]
-        entries.append(R * (2 * n * V + 4 * n * h + 3 * V * (setting["d"] + h)))
+        task, d, h = task_of(**setting), setting["d"], setting["hidden"]
+        weights = setting["seeds"] * (task.vocab_size * (d + h) + d * h)
+        entries.append(3 * weights + 2 * task.tokens.size * 4)
     expected = exponent(sizes, entries)
     grown.append(law("a step of training", "megabytes", varied, sizes, np.array([peaks]), expected))
 

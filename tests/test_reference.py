@@ -18,7 +18,7 @@ import library_reference as reference
 LIBRARY = REPOSITORY / "staircase_lib"
 PAGES = REPOSITORY / "book" / "reference"
 # Modules with public names that serve the making of this book alone.
-OF_THE_BOOK = {"printable", "registries", "settings", "standalone"}
+OF_THE_BOOK = {"estimates", "printable", "registries", "settings", "standalone"}
 
 
 def offered() -> list[str]:
