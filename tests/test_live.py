@@ -14,9 +14,11 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import ipywidgets
 import nbformat
 import psutil
 import pytest
+from ipywidgets.embed import embed_data
 from playwright.sync_api import Browser, Page, expect
 from project import REPOSITORY, add_site, chapter, code, command, make_project
 from test_accessibility import axe, violations  # noqa: F401, a fixture
@@ -65,17 +67,33 @@ PAGE = chapter(
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a built site: a page with code and, on it, one recorded output."""
-    root = make_project(tmp_path_factory.mktemp("live"), {"page": PAGE, "plain": "# Plain\n"})
+    sources = {"page": PAGE, "plain": "# Plain\n", "saved": chapter("Saved", code("slider"))}
+    root = make_project(tmp_path_factory.mktemp("live"), sources)
     add_site(root)
-    (chosen,) = (c for c in read_chapters(root) if c.code)
-    notebook = chosen.notebook
-    notebook.metadata["language_info"] = {"name": "python", "pygments_lexer": "ipython3"}
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    chosen, saved = (c for c in read_chapters(root) if c.code)
+    for notebook in (chosen.notebook, saved.notebook):
+        notebook.metadata["language_info"] = {"name": "python", "pygments_lexer": "ipython3"}
+    save_widget(saved.notebook)
+    cells = [cell for cell in chosen.notebook.cells if cell.cell_type == "code"]
     cells[2].outputs = [nbformat.v4.new_output("stream", name="stdout", text="recorded\n")]
     row = {"chapter": "page", "stale": [], "profile": "cpu", "seconds": 12.0, "memory_mb": 1}
     row |= {"commit": "abc", "date": "2026-01-01T00:00", "versions": {}, "device": "CPU"}
-    pages.render(root, "cpu", {chosen.path: notebook}, [row])
+    executed = {chosen.path: chosen.notebook, saved.path: saved.notebook}
+    pages.render(root, "cpu", executed, [row])
     return root
+
+
+def save_widget(notebook: Any) -> None:
+    """Give the last cell of a notebook a slider as it is saved with its state."""
+    slider = ipywidgets.IntSlider(7, 0, 9, description="kept")
+    data = embed_data(views=[slider])
+    notebook.metadata["widgets"] = {
+        "application/vnd.jupyter.widget-state+json": data["manager_state"]
+    }
+    shown = {"application/vnd.jupyter.widget-view+json": data["view_specs"][0]}
+    notebook.cells[-1].outputs = [
+        nbformat.v4.new_output("display_data", data=shown | {"text/plain": "IntSlider(value=7)"})
+    ]
 
 
 class Server:
@@ -337,6 +355,20 @@ def test_published_pages_have_no_button(browser: Browser, book: Path, server: Se
         assert not [url for url in live.requests if "vendor/thebe" in url] and live.complaints == []
         live.context.close()
     assert (html / "_static" / "live_server.js").read_text().startswith("/*")
+
+
+def test_saved_widgets_are_shown_without_a_network(browser: Browser, book: Path) -> None:  # noqa: F811
+    html = book / "_build" / "html"
+    live = LivePage(browser, (html / "book" / "saved.html").as_uri())
+    expect(live.page.get_by_role("slider")).to_have_attribute(
+        "aria-valuenow", re.compile("^7"), timeout=PATIENCE
+    )
+    expect(live.page.get_by_text("kept")).to_be_visible()
+    elsewhere = [url for url in live.requests if not url.startswith(("file:", "data:"))]
+    assert elsewhere == [] and live.complaints == []
+    live.context.close()
+    others = (html / "book" / "page.html").read_text(encoding="utf-8")
+    assert "embed-amd" not in others and "mybinder.org/v2" not in others
 
 
 @pytest.mark.fault("live code: the book is not built", 8)

@@ -14,6 +14,8 @@
   const VEGALITE = "application/vnd.vegalite.v5+json";
   if (!page.dataset.live) return;
 
+  window.FontAwesomeConfig = { autoReplaceSvg: "nest" }; // or icons replace what widgets hold on to
+
   // The key comes behind the address's `#`, and leaves it at once.
   const given = location.hash.match(/^#key=([\w-]+)$/);
   if (given) {

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+import shutil
 import tarfile
 import tempfile
 from importlib import metadata
@@ -57,12 +58,14 @@ PACKAGES = {
 }
 # Thebe's style for code would hold for the whole page.
 PAGE_WIDE = "tt,\ncode,\nkbd,\nsamp,\npre {"
+# The style of widgets looks for its fonts here as well as beside its script.
+ICONS = "@jupyter-widgets"
 
 
 def assets_folder() -> Path:
     """Folder that holds ``vendor/``, complete; made if it is not there yet."""
     vega = f"vega{VEGA_LITE}-{metadata.version('vl-convert-python')}-global"
-    content = hashlib.sha256(repr((PACKAGES, PAGE_WIDE)).encode()).hexdigest()[:12]
+    content = hashlib.sha256(repr((PACKAGES, PAGE_WIDE, ICONS)).encode()).hexdigest()[:12]
     folder = cache_folder() / f"vendor-{content}-{vega}"
     if not folder.is_dir():
         cache_folder().mkdir(parents=True, exist_ok=True)
@@ -71,6 +74,8 @@ def assets_folder() -> Path:
             for package in PACKAGES:
                 add_package(package, made / "vendor")
             scope_styles(made / "vendor" / "thebe" / "thebe.css")
+            for font in (made / "vendor" / ICONS).rglob("*.woff2"):
+                shutil.copy(font, made / "vendor" / ICONS)
             add_vega(made / "vendor")
             with contextlib.suppress(OSError):  # another build was faster
                 made.rename(folder)
