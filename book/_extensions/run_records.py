@@ -86,8 +86,8 @@ def add_line(
         command = f"python -m staircase_lib run {shown['chapter']} --profile {shown['profile']}"
         made = (
             f"Executed {moment} {setting}, in {row['seconds']:.0f} s on {shown['device']}. "
-            f"To execute it yourself: <code>{command}</code>; to change and run its code in this page, "
-            f"on your own machine: <code>make live</code>"
+            f"To execute it yourself: <code>{command}</code>; to change and run its code in this "
+            f"page, on your own machine: <code>make live</code>"
         )
     else:
         made = (
