@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
+import re
 from html.parser import HTMLParser
 from typing import Any
 
@@ -18,11 +21,13 @@ from chart_gallery import (
     contributions,
     curves,
     decisions,
+    found,
     gallery,
     onsets,
     similarities,
     vectors,
 )
+from PIL import Image
 
 from staircase_lib import figures
 from staircase_lib.chart_renderer import chart_html, inert_json
@@ -58,7 +63,74 @@ def test_enabled_renderer_gives_chart_picture_and_text() -> None:
     bundle, metadata = CHARTS["loss"]._repr_mimebundle_(None, None)
     assert set(bundle) == {style.VEGALITE_MIME, "image/png", "text/plain"}
     assert bundle["text/plain"] == bundle[style.VEGALITE_MIME]["description"]
-    assert metadata["image/png"]["width"] <= style.TEXT_WIDTH
+    width = metadata["image/png"]["width"]
+    assert width <= style.TEXT_WIDTH
+    picture = Image.open(io.BytesIO(base64.b64decode(bundle["image/png"])))
+    assert abs(picture.width / (width / 96) - 300) < 1, "dots an inch, at the size on paper"
+    assert picture.mode == "P" and picture.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
+
+
+TOKEN_CHARTS = {
+    "heatmap": "row", "heatmap_panels": "row", "scatter": "name", "scatter_panels": "name",
+    "distributions": "token", "signature": "name_of", "tokens": "name", "token_map": "name",
+    "decisions": "r",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOKEN_CHARTS)
+def test_a_pointed_at_token_changes_the_picture(name: str) -> None:
+    """The parameter ``token`` marks tokens that the chart has, and nothing for others."""
+    spec = CHARTS[name].to_dict()
+    about = spec["usermeta"]["staircase"]
+    assert about["tokens"] == "token" and about["token_field"] == TOKEN_CHARTS[name]
+    names = [r[about["token_field"]] for r in rows_of(spec, about["token_field"])]
+    names += params_of(spec)[about["token_names"]]["value"] if "token_names" in about else []
+
+    def drawn(token: str) -> str:
+        params_of(spec)["token"]["value"] = token
+        svg = vl_convert.vegalite_to_svg(spec, vl_version="5.20")
+        return re.sub(r"(gradient|clip)_?\d+", "", svg)  # numbered anew every time
+
+    plain = drawn("")
+    assert drawn(str(names[1])) != plain and drawn("no such token") == plain
+
+
+def test_charts_without_tokens_share_none() -> None:
+    for name in set(CHARTS) - set(TOKEN_CHARTS) - {"heatmap_words", "token_heatmap"}:
+        assert "tokens" not in CHARTS[name].to_dict()["usermeta"]["staircase"], name
+
+
+def test_names_of_series_and_panels_are_printable() -> None:
+    bad = "\u202edesrever\x1b[31m"
+    table = curves("s", [bad, "b"]).assign(f=bad)
+    rising = {"name": bad, "median": 1.0, "low": 0.5, "high": 2.0, "group": bad}
+    interval = pd.DataFrame([rising])
+    for chart in (
+        figures.metric_curves(table, y_title="r", series="s", facet="f"),
+        figures.interval_chart(interval, value_title="r"),
+        figures.interval_panels(interval.assign(panel=bad, met=True), thresholds={bad: 1.0}),
+        figures.onset_chart(onsets().replace({"addition": bad})),
+        figures.search_map(found().assign(panel=bad, row=bad).drop_duplicates(["row", "column"])),
+    ):
+        text = json.dumps(chart.to_dict(), ensure_ascii=False)
+        assert "\u202e" not in text and "\x1b" not in text and "u202edesrever" in text
+
+
+def test_long_names_leave_small_panels_their_width() -> None:
+    def parts(names: list[str]) -> tuple[int, bool]:
+        table = pd.concat([curves("s", names, 1).assign(f=panel) for panel in "ab"])
+        spec = figures.metric_curves(table, y_title="r", series="s", facet="f").to_dict()
+        return spec["concat"][0]["width"], '"legend": null' in json.dumps(spec)
+
+    wide, direct = parts(["attention-weighted", "present token"])
+    assert wide >= 160 and not direct
+    assert parts(["a", "b"])[1], "short names stand at the curves' ends"
+
+
+def test_small_numbers_on_a_log_axis_are_powers_of_ten() -> None:
+    axis = style.value_axis(2e-8, 0.02, log=True).to_dict()
+    assert axis["values"][:2] == [1e-7, 1e-6] and "'10⁻⁷', '10⁻⁶'" in axis["labelExpr"]
+    assert style.value_axis(0.01, 5, log=True).to_dict()["format"] == ",.6~r"
 
 
 def test_colab_keeps_its_own_renderer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@
       "direct-label": { color: INK }, moment: { color: INK }, "token-point": { stroke: INK },
       threshold: { color: MUTED }, "threshold-label": { color: MUTED },
       "token-mark": { color: INK }, "token-halo": { color: GROUND }, "token-name": { color: INK },
+      "text-halo": { stroke: GROUND },
     },
   };
 

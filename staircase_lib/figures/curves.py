@@ -12,11 +12,14 @@ from staircase_lib.figures import style
 from staircase_lib.figures.series import (
     end_labels,
     ends_of,
+    label_room,
     series_color,
     threshold_rule,
     value_range,
 )
 from staircase_lib.figures.tables import ordered, printable_texts, require_columns
+
+_NARROWEST_PANEL = 160
 
 
 def metric_curves(
@@ -44,8 +47,8 @@ def metric_curves(
     y_title : str
         What ``value`` is.
     series : str, optional
-        Column that tells the curves apart. Up to four are labelled at their ends, more get a
-        legend. Numbers get sequential colours.
+        Column that tells the curves apart. Up to four are labelled at their ends; more, or long
+        names in small panels, get a legend. Numbers get sequential colours.
     threshold, threshold_label : float, str
         Dashed rule with its label.
     log_x, log_y : bool
@@ -73,11 +76,11 @@ def metric_curves(
     )
     table = printable_texts(table)
     groups = ordered(table, series) if series else [""]
-    color, legend = series_color(groups, series, orders=order_colors)
-    low, high = span = domain or value_range([*table["value"], threshold], log_y)
     facets = ordered(table, facet) if facet else [""]
-    room = 22 + 6.5 * max(len(str(g)) for g in groups) if series and not legend else 0
-    width = int((style.TEXT_WIDTH - 24) / min(len(facets), 2) - 62 - room)
+    full = int((style.TEXT_WIDTH - 24) / min(len(facets), 2) - 62)
+    color, legend = series_color(groups, series, orders=order_colors, room=full - _NARROWEST_PANEL)
+    low, high = span = domain or value_range([*table["value"], threshold], log_y)
+    width = int(full - (label_room(groups) if series and not legend else 0))
     height = 260 if len(facets) == 1 else 170
     x = style.time_axis(table["step"].to_numpy(), time_title, log=log_x)
     scale = alt.Scale(type="log" if log_y else "linear", domain=[low, high], nice=False)

@@ -240,12 +240,15 @@ def pca_scatter(
             color=alt.Color("k:Q", scale=alt.Scale(scheme=style.TOKEN_SCHEME), legend=None),
             tooltip=[alt.Tooltip("name:N", title=axis_title)],
         )
-        text = (
-            base.transform_filter(f"indexof({marked}, datum.k) >= 0 && datum.name !== token")
-            .mark_text(style="direct-label", dx=7, dy=-7)
-            .encode(text="name:N")
-        )
-        chart = alt.layer(*([path] if connect else []), dots, text, *style.marked_point(base))
+        text = base.transform_filter(
+            f"indexof({marked}, datum.k) >= 0 && datum.name !== token"
+        ).encode(text="name:N", tooltip=alt.value(None))
+        named = [
+            text.mark_text(style=look, dx=7, dy=-7, baseline="middle")
+            for look in ("text-halo", "direct-label")
+        ]
+        layers = [*([path] if connect else []), *named, dots, *style.marked_point(base)]
+        chart = alt.layer(*layers)
         if shares:
             prefix = f"{name} · variance " if name else "variance "
             params.append(alt.param(name=f"prefix{k}", value=prefix))

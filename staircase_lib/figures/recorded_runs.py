@@ -102,9 +102,8 @@ def storyboard(
     curve = _loss(steps, np.asarray(loss), moments, stair).properties(width=width, height=120)
     matrices = [_matrix(similarities[k], names, step) for k, step in zip(at, moments, strict=True)]
     clouds = [_cloud(points[k], names, np.abs(points[at]).max()) for k in at]
-    chart = alt.vconcat(
-        curve, alt.hconcat(*matrices, spacing=_GAP), alt.hconcat(*clouds, spacing=_GAP), spacing=12
-    )
+    rows = [alt.hconcat(*row, spacing=_GAP) for row in (matrices, clouds)]
+    chart = alt.vconcat(curve, *rows, spacing=12).resolve_scale(color="independent")
     if title:
         chart = chart.properties(title=title)
     off = ~np.eye(n, dtype=bool)
@@ -134,9 +133,9 @@ def _loss(steps: list[int], loss: np.ndarray, moments: list[int], stair: float |
         predicted = alt.Chart(alt.Data(values=[{"step": stair}]))
         layers += [
             predicted.mark_rule(style="threshold").encode(x=x),
-            predicted.mark_text(style="threshold-label", dx=5, text="predicted t*").encode(
-                x=x, y=alt.value(112)
-            ),
+            predicted.mark_text(
+                style="threshold-label", align="center", text="predicted t*"
+            ).encode(x=x, y=alt.value(-8)),
         ]
     return alt.layer(*layers)
 
@@ -166,7 +165,7 @@ def _cloud(points: np.ndarray, names: list[str], radius: float) -> Any:
         {"k": k, "name": name, "x": round(float(x), 4), "y": round(float(y), 4)}
         for k, (name, (x, y)) in enumerate(zip(names, points, strict=True))
     ]
-    scale = alt.Scale(domain=[-1.2 * radius, 1.2 * radius], nice=False)
+    scale = alt.Scale(domain=[-1.3 * radius, 1.3 * radius], nice=False)
     axis = alt.Axis(labels=False, ticks=False, grid=False, domain=False, title=None)
     base = alt.Chart(alt.Data(values=rows)).encode(
         x=alt.X("x:Q", scale=scale, axis=axis), y=alt.Y("y:Q", scale=scale, axis=axis)
@@ -174,6 +173,7 @@ def _cloud(points: np.ndarray, names: list[str], radius: float) -> Any:
     dots = base.mark_point(style="token-point", filled=True, size=60, opacity=1).encode(
         color=alt.Color("k:Q", scale=alt.Scale(scheme=style.TOKEN_SCHEME), legend=None)
     )
-    text = base.mark_text(style="direct-label", dx=7, dy=-7).encode(text="name:N")
+    ends = base.transform_filter(f"datum.k === 0 || datum.k === {len(names) - 1}")
+    text = ends.mark_text(style="direct-label", dx=-3, dy=-10).encode(text="name:N")
     path = base.mark_line(color="#8C959F", strokeWidth=1).encode(order="k:Q")
     return alt.layer(path, dots, text).properties(width=_SIDE, height=_SIDE)

@@ -15,9 +15,12 @@ _MOST_LABELLED = 4
 _LINE_HEIGHT = 14
 
 
-def series_color(groups: Sequence[Any], name: str | None, *, orders: bool) -> tuple[Any, bool]:
+def series_color(
+    groups: Sequence[Any], name: str | None, *, orders: bool, room: float = np.inf
+) -> tuple[Any, bool]:
     """Colour channel for the field ``series``, and whether it needs a legend titled `name`.
 
+    It does if there are many series, or if their names need more pixels than `room`.
     Signature orders have their own colours, numbers sequential ones, texts `SERIES_COLORS`.
     """
     numeric = all(isinstance(g, (int, float, np.number)) for g in groups)
@@ -34,13 +37,19 @@ def series_color(groups: Sequence[Any], name: str | None, *, orders: bool) -> tu
         )
     else:
         scale = alt.Scale(domain=_plain(groups), range=list(SERIES_COLORS[: len(groups)]))
-    legend = name is not None and len(groups) > _MOST_LABELLED
+    wide = label_room(groups) > room
+    legend = name is not None and (len(groups) > _MOST_LABELLED or wide)
     guide = alt.Legend(
         title=name, orient="top", columns=6, symbolType="stroke", symbolStrokeWidth=3,
         symbolOpacity=1,
     )  # fmt: skip
     kind = "ordinal" if numeric else "nominal"
     return alt.Color("series", type=kind, scale=scale, legend=guide if legend else None), legend
+
+
+def label_room(groups: Sequence[Any]) -> float:
+    """Pixels that the names at the ends of curves need."""
+    return 22 + 6.5 * max(len(str(g)) for g in groups)
 
 
 def _order(group: Any) -> int:
@@ -134,10 +143,13 @@ def threshold_rule(value: float, label: str, domain: tuple[float, float], y: Any
     base = alt.Chart(alt.Data(values=[{"y": value, "label": label}])).encode(
         y=_with_field(y, "y"), tooltip=alt.value(None)
     )
-    text = base.mark_text(
-        style="threshold-label", dx=6, dy=5 if upper else -5, baseline="top" if upper else "bottom"
-    ).encode(x=alt.value(0), text="label:N")
-    return [base.mark_rule(style="threshold"), *([text] if label else [])]
+    texts = [
+        base.mark_text(
+            style=look, dx=6, dy=5 if upper else -5, baseline="top" if upper else "bottom"
+        ).encode(x=alt.value(0), text="label:N")
+        for look in ("text-halo", "threshold-label")  # curves may pass there
+    ]
+    return [base.mark_rule(style="threshold"), *(texts if label else [])]
 
 
 def value_range(values: Sequence[float | None], log: bool) -> tuple[float, float]:

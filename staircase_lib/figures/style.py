@@ -56,9 +56,11 @@ DARK: dict[str, Any] = {
         "token-mark": {"color": _DARK_INK},
         "token-halo": {"color": _DARK_GROUND},
         "token-name": {"color": _DARK_INK},
+        "text-halo": {"stroke": _DARK_GROUND},
     },
 }
 """What differs on a dark ground; the book's ``charts.js`` has the same."""
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 PNG_SCALE = 3.125
 """300 dots an inch on paper, where a page's pixel is 1/96 inch."""
 
@@ -99,6 +101,7 @@ def look() -> alt.theme.ThemeConfig:
             "threshold": {"color": _MUTED, "strokeWidth": 1.2, "strokeDash": [5, 3]},
             "threshold-label": {"color": _MUTED, "fontSize": 11, "align": "left"},
             "token-point": {"stroke": _INK, "strokeWidth": 0.6},
+            "text-halo": {"stroke": "#FFFFFF", "strokeWidth": 3, "fontSize": 11, "align": "left"},
             "token-mark": {"color": _INK, "strokeWidth": 2},
             "token-halo": {"color": "#FFFFFF", "strokeWidth": 4.5},
             "token-name": {"color": _INK, "fontSize": 12, "fontWeight": 700, "align": "left"},
@@ -322,15 +325,22 @@ def time_axis(steps: np.ndarray, title: str, *, log: bool) -> dict[str, Any]:
     return {
         "title": f"{title} (log scale)",
         "scale": alt.Scale(type=kind, domain=domain, nice=False),
-        "axis": alt.Axis(values=values, format=",d", grid=False, labelOverlap=True),
+        "axis": alt.Axis(
+            values=values, format=",d", grid=False, labelOverlap=True, labelSeparation=6
+        ),
     }
 
 
 def value_axis(low: float, high: float, *, log: bool) -> alt.Axis:
     """Axis of a measured value with few, plain ticks."""
-    if log:
-        return alt.Axis(values=decades(low, high), format=",.6~r")
-    return alt.Axis(tickCount=6)
+    if not log:
+        return alt.Axis(tickCount=6)
+    ticks = decades(low, high)
+    if min(ticks, default=1) >= 0.001:
+        return alt.Axis(values=ticks, format=",.6~r")
+    powers = [t for t in ticks if t == 0 or f"{t:.0e}".startswith("1e")]  # 10⁻⁷, not 0.0000001
+    exponents = [f"10{str(round(np.log10(t))).translate(_RAISED)}" if t else "0" for t in powers]
+    return alt.Axis(values=powers, labelExpr=f"{exponents}[indexof({powers}, datum.value)]")
 
 
 def decades(low: float, high: float) -> list[float]:

@@ -111,8 +111,11 @@ def token_scatter(
     sides: Any = ((False, "left", 5), (True, "right", -5))
     for side, align, shift in sides:
         shown = base.transform_filter(f"datum.left === {str(side).lower()} && datum.room <= width")
-        text = shown.mark_text(style="direct-label", align=align, dx=shift)
-        layers.append(text.encode(text="name:N", tooltip=alt.value(None)))
+        shown = shown.encode(text="name:N", tooltip=alt.value(None))
+        layers += [
+            shown.mark_text(style=look, align=align, baseline="middle", dx=shift)
+            for look in ("text-halo", "direct-label")
+        ]
     layers += style.marked_point(base, size=110)
     full = 560 if square else style.TEXT_WIDTH - 70
     chart = alt.layer(*layers).properties(
@@ -153,7 +156,7 @@ def _placed(
     Earlier names go first, and a name that fits in a narrow panel keeps its place in wider ones:
     points move apart while names keep their size.
     """
-    length = np.array([sum(11.5 if east_asian_width(c) in "WF" else 6.3 for c in n) for n in names])
+    length = np.array([sum(11.5 if east_asian_width(c) in "WF" else 6.9 for c in n) for n in names])
     left = share[:, 0] > 0.6
     room = np.full(len(names), 10**6)
     for width, height in sorted(height_of.items()):
