@@ -328,10 +328,10 @@ def document(
     if len(names) != task.vocab_size:
         raise ValueError(f"names: expected {task.vocab_size}, one a token, got {len(names)}.")
     present = np.unique(task.labels)
-    labels = [names[y] for y in present] if labels is None else list(labels)
-    if len(labels) != len(present):
+    called = [names[y] for y in present.tolist()] if labels is None else list(labels)
+    if len(called) != len(present):
         raise ValueError(
-            f"labels: expected {len(present)}, one for each label that occurs, got {len(labels)}."
+            f"labels: expected {len(present)}, one for each label that occurs, got {len(called)}."
         )
     occurring = np.unique(task.tokens)
     zeroth = signatures.label_signature(task, 0)
@@ -348,7 +348,7 @@ def document(
         "rule": rule,
         "orders": task.length,
         "anchors": [names[a] for a in task.anchors],
-        "labels": labels,
+        "labels": called,
         "contexts": [names[x] for x in occurring],
         "chance": task.chance,
         "signatures": shown,
@@ -363,10 +363,9 @@ def _answer_table(task: Task, present: NDArray, names: Sequence[str]) -> dict[st
     either = second.sum(axis=1) > 0
     upper = np.triu(either.any(axis=0))
     rows, columns = np.flatnonzero(upper.any(axis=1)), np.flatnonzero(upper.any(axis=0))
-    index = np.ix_(range(len(either)), rows, columns)
-    answers = np.where(either, second.argmax(axis=1), -1)[index]
+    answers = np.where(either, second.argmax(axis=1), -1)[:, rows][:, :, columns]
     return {
-        "rows": [names[x] for x in rows],
-        "columns": [names[x] for x in columns],
+        "rows": [names[x] for x in rows.tolist()],
+        "columns": [names[x] for x in columns.tolist()],
         "answers": answers.tolist(),
     }

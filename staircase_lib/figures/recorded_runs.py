@@ -150,11 +150,12 @@ def _matrix(similarity: np.ndarray, names: list[str], step: int) -> Any:
     axis = alt.Axis(labels=False, ticks=False, domain=False, title=None)
     return (
         alt.Chart(alt.Data(values=rows), title=f"step {step:,}")
-        .mark_rect()
+        .mark_rect(strokeWidth=0.5)
         .encode(
             x=alt.X("j:O", axis=axis, scale=alt.Scale(padding=0)),
             y=alt.Y("i:O", axis=axis, scale=alt.Scale(padding=0)),
             color=alt.Color("value:Q", scale=_SIMILARITY, legend=None),
+            stroke=alt.Stroke("value:Q", scale=_SIMILARITY, legend=None),  # no seams
         )
         .properties(width=_SIDE, height=_SIDE)
     )
