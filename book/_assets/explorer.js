@@ -172,11 +172,17 @@
       this.link.addEventListener("click", (event) => {
         event.preventDefault();
         this.tellAddress();
+        navigator.clipboard?.writeText(location.href).then(() => this.sayCopied(), () => {});
       });
       const csv = add(more, "button", { type: "button", class: "sx-csv" }, "Data of this view (CSV)");
       csv.addEventListener("click", () => this.download());
       const still = add(box, "div", { class: "sx-still" });
       still.innerHTML = box.querySelector("noscript")?.textContent || ""; // our own markup: one img
+    }
+
+    sayCopied() {
+      this.link.textContent = "Link copied";
+      setTimeout(() => { this.link.textContent = "Link to this view"; }, 1500);
     }
 
     panel(parent, kind) {
@@ -474,9 +480,12 @@
           cells.push(cell);
         }
       }
-      const row = add(svg, "rect", { class: "sx-mark", width: n * side, height: side, x: margin });
-      const column = add(svg, "rect", { class: "sx-mark", width: side, height: n * side, y: 0 });
-      this[kind] = { svg, cells, row, column, side, margin, n };
+      // Each mark twice, light under dark, so that it is seen on every colour.
+      const marks = ["sx-halo", "sx-mark"].map((look) => ({
+        row: add(svg, "rect", { class: look, width: n * side, height: side, x: margin }),
+        column: add(svg, "rect", { class: look, width: side, height: n * side, y: 0 }),
+      }));
+      this[kind] = { svg, cells, marks, side, margin, n };
     }
 
     similarities(kind) {
@@ -510,9 +519,11 @@
     }
 
     markMatrix(kind) {
-      const { row, column, side, margin } = this[kind];
-      row.setAttribute("y", this.token * side);
-      column.setAttribute("x", margin + this.token * side);
+      const { marks, side, margin } = this[kind];
+      for (const { row, column } of marks) {
+        row.setAttribute("y", this.token * side);
+        column.setAttribute("x", margin + this.token * side);
+      }
     }
 
     /* The cell under the pointer in words. */
@@ -713,7 +724,6 @@
       const catcher = add(svg, "rect", { class: "sx-catch", ...area });
       this.dragsTime(catcher, svg, x);
       this[kind] = { rule, dots, x, y, count: width0 };
-      panel.note.textContent = "";
     }
 
     /* Curves are named at their ends, names kept apart. */
@@ -741,11 +751,16 @@
         dot.setAttribute("cx", at);
         dot.setAttribute("cy", y(v).toFixed(1));
       });
+      this.panels[kind].note.textContent = "now " + this.inWords(kind, [...values]);
+    }
+
+    inWords(kind, values) {
       if (kind === "loss") {
         const accuracy = this.now("accuracy").values[0];
-        this.panels.loss.note.textContent =
-          `now ${fixed(values[0])}; accuracy ${percent(accuracy)}, by chance ${percent(this.task.chance)}`;
+        return `${fixed(values[0])}; accuracy ${percent(accuracy)}, by chance ${percent(this.task.chance)}`;
       }
+      const name = (m) => (kind === "shares" ? `order ${m} ` : `r${SUBSCRIPT[m]} `);
+      return values.map((v, m) => name(m) + (kind === "shares" ? percent(v) : fixed(v))).join(", ");
     }
 
     /* Time is set by pointing into a curve as well as by the slider. */
