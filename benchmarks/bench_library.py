@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import row
 
-from staircase_lib import gradients, models, signatures, tasks, training
+from staircase_lib import alignment, gradients, models, signatures, tasks, training
 
 SEEDS = range(10)
 STEPS = 20  # a round
@@ -109,6 +109,32 @@ def test_signatures(beside: Callable[..., None]) -> None:
         partial(plain.label_signature, task),
         9,
         n=len(task.tokens),
+        vocab_size=task.vocab_size,
+    )
+
+
+def test_probes(beside: Callable[..., None]) -> None:
+    """Embeddings on a circle, with noise; the plain loop leaves out the fit to all tokens."""
+    task = tasks.modular_addition(20, 100)
+    signature = signatures.label_signature(task, 1)
+    used = signature[:, signature.any((0, 2))][:, :, signature.any((0, 1))]
+    angles = 2 * np.pi * np.arange(20) / 100
+    points = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    noise = 0.1 * np.random.default_rng(0).standard_normal(points.shape)
+    similarity = alignment.cosine_similarity(points + noise)
+    ours, other = (
+        alignment.fit_probe(signature, similarity, iterations=5).mse,
+        plain.held_out_error(used, similarity, iterations=5),
+    )
+    assert abs(ours / other - 1) < 1e-6
+    beside(
+        "probe of order 1, five folds",
+        partial(alignment.fit_probe, signature, similarity),
+        "plain loop",
+        partial(plain.held_out_error, used, similarity),
+        7,
+        "scikit-learn's folds, SciPy's L-BFGS, torch's gradient",
+        n=20,
         vocab_size=task.vocab_size,
     )
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import minimize
+from sklearn.model_selection import KFold
 from torch import Tensor
 from torch.nn import functional
 
@@ -47,3 +49,36 @@ def label_signature(task: Task) -> NDArray[np.float64]:
                 if i != j and int(token) in row:
                     signature[row[int(token)], label, context] += weight
     return signature / signature.sum(axis=(1, 2), keepdims=True)
+
+
+def held_out_error(signature: NDArray, target: NDArray, iterations: int = 200) -> float:
+    """Error of a first-order probe on held-out pairs: one fold after the other, by torch."""
+    n, _, size = signature.shape
+    scale = np.sqrt((signature**2).reshape(n, -1).sum(axis=1).mean())
+    features, wanted = torch.tensor(signature / scale), torch.tensor(target)
+    start = 1.0 + 0.1 * np.random.default_rng(0).standard_normal((size, 1))
+    predicted, count = np.zeros((n, n)), np.zeros((n, n))
+
+    def similarities(p: Tensor, rows: NDArray) -> Tensor:
+        g = functional.normalize(features[rows] @ p, dim=1)
+        return g @ g.T
+
+    for train, test in KFold(5, shuffle=True, random_state=0).split(signature):
+        off = ~torch.eye(len(train), dtype=torch.bool)
+
+        def objective(p: NDArray, train: NDArray = train, off: Tensor = off) -> tuple:
+            leaf = torch.tensor(p, requires_grad=True)
+            error = (similarities(leaf, train) - wanted[train][:, train])[off]
+            loss = error.square().mean() + 1e-4 * leaf.square().mean()
+            loss.backward()
+            assert leaf.grad is not None
+            return loss.item(), leaf.grad.numpy()
+
+        settings = {"maxiter": iterations}
+        found = minimize(objective, start[:, 0], jac=True, method="L-BFGS-B", options=settings)
+        unseen = np.isin(np.arange(n), test)
+        pairs = unseen[:, None] | unseen[None, :]
+        predicted += pairs * similarities(torch.tensor(found.x), np.arange(n)).numpy()
+        count += pairs
+    upper = np.triu_indices(n, 1)
+    return float((((predicted / count) - target)[upper] ** 2).mean())

@@ -124,6 +124,19 @@ def test_probe_gradient_is_the_derivative():
     assert abs(loss(fitted + step) - loss(fitted)) < 1e-7
 
 
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_zeros_of_a_signature_are_left_out_without_a_difference(order, monkeypatch):
+    signature = signatures.label_signature(tasks.modular_addition(6, 8, length=3), order)
+    target = alignment.cosine_similarity(circle(6, 1) + RNG.standard_normal((6, 2)))
+    fits = []
+    for share in (0.0, 2.0):  # all multiplied; none of the zeros
+        monkeypatch.setattr(alignment, "_SPARSE", share)
+        # A few steps: later ones magnify rounding.
+        fits.append(alignment.fit_probe(signature, target, folds=3, rank=2, iterations=4))
+    np.testing.assert_allclose(fits[1].probe, fits[0].probe, rtol=1e-9)
+    np.testing.assert_allclose(fits[1].predicted, fits[0].predicted, rtol=1e-9)
+
+
 @pytest.mark.claim("C.2")
 def test_only_order_two_knows_even_frequencies():
     """The contexts of order 1 see a window of half a circle, which has no even frequency."""
