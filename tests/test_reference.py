@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import nbformat
 import pytest
-from project import REPOSITORY
+from project import REPOSITORY, add_site, chapter, make_project
+
+from staircase_lib import pages
 
 sys.path.insert(0, str(REPOSITORY / "book" / "_extensions"))
 import library_reference as reference
@@ -159,3 +163,63 @@ def test_signatures_are_written_as_in_the_code():
         "(x: NDArray[~numpy.int64] = ...)",
         None,
     )
+
+
+def test_a_rendered_page_has_every_entry_its_chapters_and_no_warning(tmp_path):
+    """A book of two pages, rendered as strictly as this one."""
+    listed = "# Reference\n\n```{eval-rst}\n.. library-module:: staircase_lib.tasks\n```\n"
+    root = make_project(tmp_path / "book", {"start": chapter("A start"), "reference": listed})
+    add_site(root)
+    cell = nbformat.v4.new_code_cell(
+        "from staircase_lib import tasks\ntask = tasks.addition(3)", execution_count=1
+    )
+    title = nbformat.v4.new_markdown_cell("# A start")
+    start = nbformat.v4.new_notebook(cells=[title, cell], metadata={"language_info": {}})
+    start.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    site = pages.render(root, "smoke", {root / "book" / "start.md": start}).parent
+    text = (site / "book" / "reference.html").read_text(encoding="utf-8")
+    module = importlib.import_module("staircase_lib.tasks")
+    entries = re.findall(r'<dt class="sig[^>]* id="staircase_lib\.tasks\.(\w+)"', text)
+    assert set(module.__all__) <= set(entries)
+    used = re.findall(r'sc-used-in.*?href="([^"]+)".*?>(A start)<', text, re.DOTALL)
+    assert used == [("start.html", "A start")], "addition alone is used"
+    assert ">[source]<" not in text, "no address of a repository is set"
+    assert 'class="math' in text
+    assert "from_arrays" in (site / "searchindex.js").read_text(encoding="utf-8")
+
+
+def test_a_public_name_without_a_docstring_fails_the_build(tmp_path, sample):
+    listed = "# Start\n\n```{eval-rst}\n.. library-module:: sample_of_reference\n```\n"
+    root = make_project(tmp_path / "book", {"start": listed})
+    add_site(root)
+    environment = {**os.environ, "PYTHONPATH": str(Path(sample.__file__ or "").parent)}
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "dummy"]
+    (root / "book" / "conf.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(REPOSITORY / 'book' / '_extensions')!r})\n"
+        "extensions = ['myst_parser', 'sphinx_external_toc', 'library_reference']\n"
+        f"external_toc_path = {str(root / 'toc.yml')!r}\nhtml_theme_options = {{}}\n"
+    )
+    (root / "toc.yml").write_text("root: start\n")
+    command += [str(root / "book"), str(root / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 1, done.stdout + done.stderr
+    for name in ("UNSAID", "second", "Bare"):
+        assert f"sample_of_reference.{name}: public, but without a docstring" in done.stderr
+    assert "first" not in done.stderr
+
+
+def test_a_changed_docstring_makes_the_pages_anew(tmp_path):
+    modules = {"__init__": "", "thing": '"""A thing."""\n'}
+    root = make_project(tmp_path / "book", {"start": "# Start\n"}, modules)
+    add_site(root)
+    source = pages.write_source(root, "smoke", {})
+    before = pages._site_inputs(root, source)
+    assert pages._site_inputs(root, source) == before
+    (root / "staircase_lib" / "thing.py").write_text('"""Another thing."""\n')
+    assert pages._site_inputs(root, source) != before
+
+
+def test_warnings_of_docstrings_are_told_with_their_entry(tmp_path):
+    line = "/a/staircase_lib/tasks.py:docstring of staircase_lib.tasks.parity:12: WARNING: no x"
+    told = pages.explain_warning(line, tmp_path, tmp_path)
+    assert told == "docstring of staircase_lib.tasks.parity: no x"

@@ -252,6 +252,20 @@ def _short(text: Any) -> Any:
     )  # otherwise the signature is no Python, and has no links
 
 
+def plain_signatures(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """Write the lines of a long signature as lines; Sphinx makes them a list without terms."""
+    body = context.get("body") or ""
+    if '<dt class="sig' in body:
+        context["body"] = re.sub(r'<dt class="sig.*?</dt>', _lines, body, flags=re.DOTALL)
+
+
+def _lines(signature: re.Match[str]) -> str:
+    text = re.sub(r"<(/?)d[ld]>", r"<\1div>", signature[0])
+    return text.replace("<div>", '<div class="sc-sig-lines">', 1)
+
+
 # --- Links to the source -------------------------------------------------------------------------
 
 
@@ -289,6 +303,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.setup_extension("numpydoc")
     app.add_directive("library-module", LibraryModule)
     app.connect("config-inited", resolve_source, priority=100)
+    app.connect("html-page-context", plain_signatures)
     app.connect("autodoc-process-signature", shorten, priority=900)
     app.connect("autodoc-process-docstring", add_users, priority=900)  # after numpydoc
     return {"parallel_read_safe": True, "parallel_write_safe": True}

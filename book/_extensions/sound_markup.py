@@ -1,7 +1,7 @@
 """Roles that assistive technology does not understand, taken out of the pages.
 
 Docutils writes bibliographies as a list whose entries have a role of their own, deprecated since
-ARIA 1.2, and a list without list items is announced as empty.
+ARIA 1.2, and a list without list items is announced as empty. Arrows of the theme have no name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,25 @@ def remove_roles(
         context["body"] = body
 
 
+def name_toggles(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """Name the arrows in the table of contents that unfold the pages below a page."""
+    write = context.get("generate_toctree_html")
+    if write is None:
+        return
+
+    def write_named(*given: Any, **options: Any) -> Any:
+        written = write(*given, **options)  # parsed HTML
+        for toggle in written("summary") if written else ():
+            toggle["aria-label"] = "Pages below this page"
+        return written
+
+    context["generate_toctree_html"] = write_named
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
     app.connect("html-page-context", remove_roles)
+    app.connect("html-page-context", name_toggles, priority=900)  # after the theme's own
     return {"parallel_read_safe": True, "parallel_write_safe": True}
