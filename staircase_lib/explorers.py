@@ -496,9 +496,10 @@ def _training_view(
 ) -> View:
     table = pd.DataFrame(curves)
     last = curves[-1]["step"]
+    aligned = any(row["series"].startswith("alignment") for row in curves)
     chart = figures.metric_curves(
-        table, series="series", y_title="alignment, cosine, accuracy", domain=(-0.1, 1.05),
-        time_title="step",
+        table, series="series", y_title=f"{'alignment, ' * aligned}mean cosine, accuracy",
+        domain=(min(-0.1, *(row["value"] for row in curves)), 1.05), time_title="step",
     )  # fmt: skip
     due = ""
     if predicted is not None:

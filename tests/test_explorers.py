@@ -8,8 +8,9 @@ from html import unescape
 import numpy as np
 import pytest
 from jupyter_client.manager import start_new_kernel
+from myst_nb.core.render import MimeData
 
-from staircase_lib import explorers, figures, models, signatures, tasks, training
+from staircase_lib import chart_renderer, explorers, figures, models, signatures, tasks, training
 from staircase_lib.rules import task_from_rule
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -170,6 +171,19 @@ def test_a_probe_reads_signatures_and_no_noise(probes):
         list(probes.compute("made", 0.0, 0, 0, 1, 9))
     with pytest.raises(ValueError, match="made: expected embeddings"):
         explorers.compare_probes({"made": ([0], np.zeros((2, 1, 3, 4)))}, [np.eye(3)], range(3))
+
+
+def test_the_page_has_the_sentence_behind_the_chart(monkeypatch):
+    bundle, metadata = explorers.compare_signatures()._repr_mimebundle_()
+    output = {"data": bundle, "metadata": metadata}
+    monkeypatch.setattr(chart_renderer, "_output", lambda renderer, data: output)
+    monkeypatch.setattr(chart_renderer, "_picture", lambda renderer, data, text: [])
+    shown = chart_renderer.ChartRenderer.handle_mime(None, MimeData(CHART, bundle[CHART]), False)
+    assert shown is not None and shown[-1]["classes"] == ["sc-note"]
+    assert "make live, or make lab" in shown[-1].astext()
+    metadata.pop("staircase")
+    shown = chart_renderer.ChartRenderer.handle_mime(None, MimeData(CHART, bundle[CHART]), False)
+    assert shown is not None and not any("sc-note" in node.get("classes", []) for node in shown)
 
 
 @pytest.mark.parametrize(
