@@ -830,6 +830,16 @@
 
   const explorers = [];
   window.staircaseExplorers = explorers;
+  /* A box for recordings that a kernel has just made (live.js); drawn once it is in the page. */
+  explorers.box = (recorded) => {
+    const box = Object.assign(document.createElement("div"), { className: "sc-explorer" });
+    const data = Object.assign(document.createElement("script"), { className: "sc-recorded" });
+    data.type = "application/json";
+    data.textContent = JSON.stringify(recorded);
+    box.append(data);
+    requestAnimationFrame(() => explorers.push(new Explorer(box)));
+    return box;
+  };
   function start() {
     for (const box of document.querySelectorAll(".sc-explorer")) explorers.push(new Explorer(box));
   }

@@ -12,6 +12,7 @@
   const STATIC = new URL(".", document.currentScript.src);
   const KEY = "staircase-live-key";
   const VEGALITE = "application/vnd.vegalite.v5+json";
+  const RECORDINGS = "application/vnd.staircase.recordings+json";
   if (!page.dataset.live) return;
 
   window.FontAwesomeConfig = { autoReplaceSvg: "nest" }; // or icons replace what widgets hold on to
@@ -115,6 +116,11 @@
     add(VEGALITE, (node, spec) => {
       node.append(window.staircaseCharts.box(spec));
     });
+    if (window.staircaseExplorers) {
+      add(RECORDINGS, (node, recorded) => {
+        node.append(window.staircaseExplorers.box(recorded));
+      });
+    }
     add("text/html", (node, html) => {
       node.classList.add("text_html");
       node.innerHTML = html;
