@@ -337,7 +337,7 @@ def table_of(visit: Visit, name: str) -> list[list[str]]:
     with visit.page.expect_download() as caught:
         dialog.get_by_role("button", name="Download").first.click()
     dialog.get_by_role("button", name="Close").click()
-    assert box.locator("dialog").count() == 0
+    box.locator("dialog").wait_for(state="detached")
     text = Path(caught.value.path()).read_text(encoding="utf-8-sig")
     return list(csv.reader(text.splitlines()))
 
@@ -374,7 +374,7 @@ def test_a_table_in_the_page_has_its_first_rows(browser: Browser, gallery: Path)
     assert rows in dialog.inner_text() and dialog.locator("tbody tr").count() == 300
     assert dialog.bounding_box()["width"] <= 360  # pyright: ignore
     visit.page.keyboard.press("Escape")
-    assert box.locator("dialog").count() == 0
+    box.locator("dialog").wait_for(state="detached")
     visit.close()
 
 

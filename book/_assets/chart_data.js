@@ -10,7 +10,9 @@
   const SHOWN_ROWS = 300;
   const PNG_SCALE = 3.125; // 300 dots an inch, where a page has 96 pixels an inch
   const CHANNELS = ["row", "column", "facet", "x", "y", "x2", "y2", "color", "detail"];
-  const DECORATION = ["direct-label", "moment", "threshold", "threshold-label", "token-mark", "token-halo", "text-halo"];
+  const DECORATION = [
+    "direct-label", "text-halo", "moment", "threshold", "threshold-label", "token-mark", "token-halo",
+  ];
 
   // ---- tables -----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@
   "use strict";
 
   const VEGA = new URL("vendor/vega-embed.js", document.currentScript.src).href;
-  const NARROWEST_PANEL = 90;
+  const NARROWEST_PANEL = 90, PHONE = 480;
   const drawn = new Map(); // box -> {view, about, result, spec, room}
   const steps = []; // what else is done with a chart that has been drawn
   let vega = null;
@@ -66,7 +66,8 @@
     const { $schema, ...vegaSpec } = window.vegaLite.compile(spec).spec;
     const passThrough = (marks) => {
       for (const mark of marks || []) {
-        if ([mark.style].flat().some((name) => /^token-(mark|halo|name)$/.test(name))) mark.interactive = false;
+        const styles = [mark.style].flat();
+        if (styles.some((name) => /^token-(mark|halo|name)$/.test(name))) mark.interactive = false;
         passThrough(mark.marks);
       }
     };
@@ -85,6 +86,22 @@
     }
     if (copy.concat) copy.concat = copy.concat.map((part) => narrower(part, pixels, { square, cells }));
     if (copy.spec) copy.spec = narrower(copy.spec, pixels, { square, cells });
+    return copy;
+  }
+
+  /* On a phone, a legend in one row would be wider than its chart. */
+  function withNarrowLegends(spec) {
+    const copy = { ...spec };
+    const columns = (channel) =>
+      channel?.legend?.columns > 2 ? { ...channel, legend: { ...channel.legend, columns: 2 } } : channel;
+    if (copy.encoding) {
+      const channels = Object.entries(copy.encoding).map(([name, channel]) => [name, columns(channel)]);
+      copy.encoding = Object.fromEntries(channels);
+    }
+    for (const parts of ["layer", "concat"]) {
+      if (copy[parts]) copy[parts] = copy[parts].map(withNarrowLegends);
+    }
+    if (copy.spec) copy.spec = withNarrowLegends(copy.spec);
     return copy;
   }
 
@@ -128,7 +145,8 @@
     }
     const host = box.querySelector(".sc-view");
     const room = box.clientWidth || (before ? before.room : Infinity); // no width: in a folded part
-    let fitted = spec;
+    let fitted = room < PHONE ? withNarrowLegends(spec) : spec;
+    host.classList.remove("sc-scaled");
     let result = await embed(box, fitted, about);
     if (drawnWidth(host) > room && fitted.concat && fitted.concat.length > 1) {
       const columns = Math.min(fitted.columns || fitted.concat.length, fitted.concat.length);
@@ -147,6 +165,8 @@
       result.finalize();
       result = await embed(box, fitted, about);
     }
+    // Long names leave less than the narrowest panel on a phone: the last bit is scaled.
+    host.classList.toggle("sc-scaled", drawnWidth(host) > room && drawnWidth(host) < 1.2 * room);
     host.style.minHeight = "";
     const chart = { view: result.view, about, result, spec: fitted, room };
     drawn.set(box, chart);
