@@ -187,7 +187,11 @@ def _listed(tests: Sequence[tuple[str, str]]) -> list[nodes.Node]:
         files.setdefault(file, []).append(test)
     shown: list[nodes.Node] = []
     for file, names in files.items():
-        shown += [nodes.Text("; " if shown else ""), nodes.literal(text=file.removesuffix(".py")), nodes.Text(": ")]
+        shown += [
+            nodes.Text("; " if shown else ""),
+            nodes.literal(text=file.removesuffix(".py")),
+            nodes.Text(": "),
+        ]
         for i, test in enumerate(names):
             words = test.removeprefix("test_").replace("_", " ")
             shown.append(nodes.Text(f"{', ' if i else ''}{words}"))
