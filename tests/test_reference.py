@@ -174,7 +174,9 @@ def test_a_rendered_page_has_every_entry_its_chapters_and_no_warning(tmp_path):
         "from staircase_lib import tasks\ntask = tasks.addition(3)", execution_count=1
     )
     title = nbformat.v4.new_markdown_cell("# A start")
-    start = nbformat.v4.new_notebook(cells=[title, cell], metadata={"language_info": {}})
+    start = nbformat.v4.new_notebook(
+        cells=[title, cell], metadata={"language_info": {"name": "python"}}
+    )
     start.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     site = pages.render(root, "smoke", {root / "book" / "start.md": start}).parent
     text = (site / "book" / "reference.html").read_text(encoding="utf-8")
