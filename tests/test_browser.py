@@ -48,7 +48,7 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return gallery_site.build(tmp_path_factory.mktemp("gallery"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # other files import it, and two at a time cannot run in a process
 def browser() -> Iterator[Browser]:
     program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chrome")
     if program is None:
