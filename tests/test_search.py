@@ -28,7 +28,7 @@ EXPECTED = {
     "claim 4.10": "04_feed_forward.html#claim-4-10",
     "X.2": "04d_gradient_flow.html#claim-X-2",
     "Poisson exponential": "04_feed_forward.html",
-    "summing out a slot steps down": "03_preliminary.html#lem-marginal",
+    "summing out a slot steps down": "03_preliminary.html",
 }
 FIRST = 3
 
