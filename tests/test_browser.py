@@ -359,7 +359,10 @@ def test_the_data_of_charts_are_tables_to_take_along(browser: Browser, gallery: 
     head, *rows = table_of(visit, "alignment")
     assert head == ["epoch", "signature", "alignment r", "seed"]
     assert len(rows) == 3 * 5 * len(STEPS) and {row[1] for row in rows} == {"r_0", "r_1", "r_2"}
+    head, *rows = table_of(visit, "phase")  # all points, though the chart shows a few
+    assert head == ["value", "γ", "width d", "quantity", "length"] and len(rows) == 2 * 4 * 3 * 2
     head, *rows = table_of(visit, "tokens")
+    assert head == ["token", "occurrences", "bits", "group"]
     assert any(row[0] == "<!--" for row in rows) and len(rows) == 70
     assert visit.page.evaluate("window.hacked") is None
     visit.close()

@@ -9,6 +9,7 @@
   const charts = window.staircaseCharts;
   const SHOWN_ROWS = 300;
   const PNG_SCALE = 3.125; // 300 dots an inch, where a page has 96 pixels an inch
+  const LAYOUT = ["t", "left", "room", "ink"]; // where and when a row is drawn, not what it says
   const CHANNELS = ["row", "column", "facet", "x", "y", "x2", "y2", "color", "detail"];
   const DECORATION = [
     "direct-label", "text-halo", "moment", "threshold", "threshold-label", "token-mark", "token-halo",
@@ -37,9 +38,11 @@
 
   const rowsOf = (data, spec) => data?.values || (data?.name && spec.datasets?.[data.name]) || [];
 
-  /* Column titles by field: what the tooltips tell, and what the channels show besides. Numbers that
-     an axis writes as names are left to the tooltips, which tell the names. */
-  function columnsOf(encodings) {
+  /* Column titles by field: what the tooltips tell, what the channels show besides, and by what rows
+     are chosen to be shown. Numbers that an axis writes as names are left to the tooltips, which tell
+     the names. */
+  function columnsOf(same, rows) {
+    const encodings = same.map((unit) => unit.encoding);
     const told = encodings.flatMap(({ tooltip }) => (Array.isArray(tooltip) ? tooltip : []));
     const shown = encodings.flatMap((encoding) => CHANNELS.flatMap((name) => encoding[name] || []));
     const named = ({ axis, header, legend }) =>
@@ -49,6 +52,11 @@
       const text = (title || field || "").replace(/ \(log scale\)$/, "");
       const fresh = typeof field === "string" && !columns.has(field) && ![...columns.values()].includes(text);
       if (fresh) columns.set(field, text);
+    }
+    for (const { filter } of same.flatMap((unit) => unit.transform)) {
+      for (const [, field] of String(filter).matchAll(/\bdatum\.(\w+)/g)) {
+        if (field in rows[0] && !LAYOUT.includes(field) && !columns.has(field)) columns.set(field, field);
+      }
     }
     return columns;
   }
@@ -64,8 +72,8 @@
     }
     const tables = new Map();
     for (const same of sources.values()) {
-      const columns = columnsOf(same.map((unit) => unit.encoding));
       const rows = rowsOf(same[0].data, spec);
+      const columns = columnsOf(same, rows);
       for (const field of columns.keys()) if (rows.every((row) => row[field] === "")) columns.delete(field);
       const timed = about.slider && rows.some((row) => "t" in row);
       const head = [...columns.values()];
