@@ -80,7 +80,8 @@
     await window.MathJax.typesetPromise([node]);
   }
 
-  const plain = (text) => text.replace(/[&<>]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[sign]);
+  const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;" };
+  const plain = (text) => text.replace(/[&<>]/g, (sign) => ENTITIES[sign]);
   const display = (tex) => '<div class="math notranslate">\\[' + plain(tex) + "\\]</div>";
   const inline = (tex) => '<span class="math notranslate">\\(' + plain(tex) + "\\)</span>";
 
@@ -91,7 +92,8 @@
     const marked = text
       .replace(/\$\$([\s\S]+?)\$\$(?:[ \t]*\([\w:-]+\))?/g, (_, tex) => keep(display(tex)))
       .replace(/\$([^$\n]+?)\$/g, (_, tex) => keep(inline(tex)))
-      .replace(/\{[\w:]+\}`(?:([^`<]*?) ?<[^`>]*>|([^`]*))`/g, (_, shown, label) => keep(plain(shown || label)));
+      .replace(/\{[\w:]+\}`(?:([^`<]*?) ?<[^`>]*>|([^`]*))`/g, (_, shown, label) =>
+        keep(plain(shown || label)));
     return window.marked.parse(marked).replace(/\ue000(\d+)\ue001/g, (_, k) => kept[Number(k)]);
   }
 
@@ -170,7 +172,8 @@
     const details = box.querySelector(":scope > details");
     const around = details && details.contains(input) ? details : null;
     if (around) around.after(tools);
-    return { box, input, place, output, replaced, tools, around, source: input.querySelector("pre").textContent.trimEnd() };
+    const source = input.querySelector("pre").textContent.trimEnd();
+    return { box, input, place, output, replaced, tools, around, source };
   }
 
   /* The cell with the small sizes stands behind the parameters and counts if it is wanted. */
@@ -212,8 +215,8 @@
       cell.thebe.execute = () => runTo(cell); // Shift-Enter
       cell.ran = null;
       cell.told = element("span", "sc-live-told");
-      const run = button("▶ Run", "Run this cell, after those above it that have not run as they read now (Shift+Enter)",
-        () => runTo(cell));
+      const title = "Run this cell, after those above it that have not run as they read now (Shift+Enter)";
+      const run = button("▶ Run", title, () => runTo(cell));
       cell.tools.append(run, cell.told);
       if (!cell.around) cell.editor.after(cell.tools);
       cell.used = () => cell.box !== small || !small.classList.contains("sc-live-hidden");
@@ -258,11 +261,13 @@
     session.queue = session.queue.then(async () => {
       let going = turn === session.turn && !session.ended;
       for (const [k, cell] of cells.entries()) {
-        if (going) tell(session, "Cell " + (session.cells.indexOf(cell) + 1) + " runs, " + (k + 1) + " of " + cells.length + ".");
+        const number = session.cells.indexOf(cell) + 1;
+        if (going) tell(session, `Cell ${number} runs, ${k + 1} of ${cells.length}.`);
         if (going) going = await runCell(session, cell);
         else if (cell.tools.dataset.state === "waiting") mark(cell, "");
       }
-      if (!session.ended && session === live) tell(session, going ? "Ready." : session.note || "Stopped at a cell that failed.");
+      const stopped = session.note || "Stopped at a cell that failed.";
+      if (!session.ended && session === live) tell(session, going ? "Ready." : stopped);
       session.note = "";
     });
     return session.queue;
@@ -287,7 +292,8 @@
     document.dispatchEvent(new Event("sc-output"));
     const seconds = ((performance.now() - started) / 1000).toFixed(1);
     cell.ran = status === "ok" ? code : null;
-    mark(cell, status === "ok" ? "done" : "failed", (status === "ok" ? "ran in " : "failed after ") + seconds + " s");
+    if (status === "ok") mark(cell, "done", `ran in ${seconds} s`);
+    else mark(cell, "failed", `failed after ${seconds} s`);
     return status === "ok";
   }
 
@@ -297,7 +303,7 @@
     session.bar.querySelector(".sc-live-status").textContent = text;
   }
 
-  function buildBar(about) {
+  function buildBar() {
     const bar = element("div", "sc-live-bar");
     bar.setAttribute("role", "region");
     bar.setAttribute("aria-label", "Live code");
@@ -311,18 +317,18 @@
   }
 
   function fillBar(session, about) {
-    const again = (text) => () => {
+    const dropRuns = (text) => {
       session.turn += 1;
       session.note = text;
     };
     const actions = [
       button("Run all", "Run every cell of this page from the top", runAll),
       button("Stop", "Interrupt the cell that runs", async () => {
-        again("Stopped.")();
+        dropRuns("Stopped.");
         await session.session.kernel.interrupt();
       }),
       button("Restart", "Start a new kernel; all variables are forgotten", async () => {
-        again("Restarted.")();
+        dropRuns("Restarted.");
         session.break_();
         forget(session);
         tell(session, "Restarting…");
@@ -344,7 +350,8 @@
         session.small.classList.toggle("sc-live-hidden", !box.checked);
         forget(session);
         session.cells.forEach((cell) => cell.mirror.refresh());
-        tell(session, box.checked ? "Small sizes: quick, and the numbers mean nothing." : "Sizes of the published page.");
+        const quick = "Small sizes: quick, and the numbers mean nothing.";
+        tell(session, box.checked ? quick : "Sizes of the published page.");
       });
       actions.unshift(label);
     }
@@ -365,8 +372,8 @@
     trigger.disabled = true;
     document.querySelector(".sc-live-bar")?.remove();
     Object.assign(session, buildBar());
-    const back = button("Back to the page", "End the kernel and show the page as it was", () => close(session));
-    session.actions.append(back);
+    const title = "End the kernel and show the page as it was";
+    session.actions.append(button("Back to the page", title, () => close(session)));
     try {
       await ask("status");
       await Promise.all(
@@ -383,7 +390,8 @@
     } catch (error) {
       if (live !== session) return;
       if (!(error instanceof Problem)) console.error("live code:", error);
-      fail(session, error instanceof Problem ? error.message : "Live code did not start: " + (error.message || error));
+      const told = error.message || error;
+      fail(session, error instanceof Problem ? told : "Live code did not start: " + told);
       restoreCells(session);
       session.cells = [];
     }
@@ -407,7 +415,8 @@
     session.session = await session.server.startNewSession(rendermime, { kernelName: "python3", path });
     const { kernel, manager } = session.session;
     // Widgets of other packages would come from a content network; the book has its own or none.
-    const require = Object.assign((names, _, reject) => reject(new Error("the book does not serve " + names[0])), { defined: () => true });
+    const refuse = (names, _, reject) => reject(new Error("the book does not serve " + names[0]));
+    const require = Object.assign(refuse, { defined: () => true });
     manager._loader = { requested: true, ready: Promise.resolve({ require }) };
     kernel.statusChanged.connect((_, status) => onKernel(session, status));
     kernel.connectionStatusChanged.connect((_, status) => {
@@ -430,7 +439,7 @@
     session.break_();
     renewBreak(session);
     forget(session);
-    if (status === "dead") fail(session, "The kernel was ended and did not start again. Go back to the page and press Live code.");
+    if (status === "dead") fail(session, "The kernel ended and did not start again: go back to the page.");
     else tell(session, DIED);
   }
 
