@@ -180,6 +180,8 @@ async def _print_pages(program: str, files: Sequence[Path]) -> list[Sheet]:
             device_scale_factor=3,  # for charts on a canvas: about 300 dots an inch
         )
 
+        context.set_default_timeout(120_000)  # milliseconds: the machine may be busy
+
         async def make(file: Path) -> Sheet:
             async with several:
                 page = await context.new_page()

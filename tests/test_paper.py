@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 from project import REPOSITORY, make_project
 from pypdf import PdfReader
 from pypdf.generic import ArrayObject
+from test_browser import BOOK, Visit, browser, gallery  # noqa: F401, two fixtures
 
 from staircase_lib import pages, paper
 from staircase_lib.chapters import BookError, Exit
@@ -204,3 +206,28 @@ def test_contents_come_in_the_order_of_the_book():
     names = [name for _, part in parts for name in part]
     assert len(names) == len(set(names)) and "book/reference/tasks" in names
     assert [paper.roman(k) for k in (1, 2, 4, 9, 14)] == ["i", "ii", "iv", "ix", "xiv"]
+
+
+#: Pages with the widest formulas, tables, code and signatures.
+WIDEST = ("introduction", "04d_gradient_flow", "08_conclusion", "reference/derivations")
+
+
+@pytest.mark.skipif(not (BOOK / "index.html").is_file(), reason="the book is not built")
+def test_the_widest_pages_of_the_book_fit():
+    files = [BOOK / "book" / f"{name}.html" for name in WIDEST]
+    for sheet in paper.print_pages(paper.chromium(), files):
+        assert sheet.clipped == [] and sheet.lost == []
+        assert sheet.headings[0]["level"] == 1
+
+
+def test_who_reads_in_the_dark_prints_dark_letters_on_white(browser: Browser, gallery: Path):  # noqa: F811
+    visit = Visit(browser, gallery / "charts.html", color_scheme="dark")
+    assert visit.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    visit.page.emulate_media(media="print")
+    seen = "s => getComputedStyle(document.querySelector(s))"
+    letters = visit.page.evaluate(f"({seen})('.bd-article p').color")
+    assert max(map(int, re.findall(r"\d+", letters)[:3])) < 90, letters
+    paper_colour = visit.page.evaluate(f"({seen})('body').backgroundColor")
+    assert paper_colour == "rgb(255, 255, 255)"
+    assert not visit.page.locator(".bd-header-article").first.is_visible()
+    visit.close()

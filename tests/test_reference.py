@@ -167,11 +167,11 @@ def test_signatures_are_written_as_in_the_code():
 
 def test_a_rendered_page_has_every_entry_its_chapters_and_no_warning(tmp_path):
     """A book of two pages, rendered as strictly as this one."""
-    listed = "# Reference\n\n```{eval-rst}\n.. library-module:: staircase_lib.tasks\n```\n"
+    listed = "# Reference\n\n```{eval-rst}\n.. library-module:: staircase_lib.alignment\n```\n"
     root = make_project(tmp_path / "book", {"start": chapter("A start"), "reference": listed})
     add_site(root)
     cell = nbformat.v4.new_code_cell(
-        "from staircase_lib import tasks\ntask = tasks.addition(3)", execution_count=1
+        "from staircase_lib import alignment as a\na.pca(x)", execution_count=1
     )
     title = nbformat.v4.new_markdown_cell("# A start")
     start = nbformat.v4.new_notebook(
@@ -180,14 +180,14 @@ def test_a_rendered_page_has_every_entry_its_chapters_and_no_warning(tmp_path):
     start.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     site = pages.render(root, "smoke", {root / "book" / "start.md": start}).parent
     text = (site / "book" / "reference.html").read_text(encoding="utf-8")
-    module = importlib.import_module("staircase_lib.tasks")
-    entries = re.findall(r'<dt class="sig[^>]* id="staircase_lib\.tasks\.(\w+)"', text)
+    module = importlib.import_module("staircase_lib.alignment")
+    entries = re.findall(r'<dt class="sig[^>]* id="staircase_lib\.alignment\.(\w+)"', text)
     assert set(module.__all__) <= set(entries)
     used = re.findall(r'sc-used-in.*?href="([^"]+)".*?>(A start)<', text, re.DOTALL)
-    assert used == [("start.html", "A start")], "addition alone is used"
+    assert used == [("start.html", "A start")], "pca alone is used"
     assert ">[source]<" not in text, "no address of a repository is set"
     assert 'class="math' in text
-    assert "from_arrays" in (site / "searchindex.js").read_text(encoding="utf-8")
+    assert "fit_probe" in (site / "searchindex.js").read_text(encoding="utf-8")
 
 
 def test_a_public_name_without_a_docstring_fails_the_build(tmp_path, sample):
