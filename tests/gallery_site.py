@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import nbformat
 import yaml
@@ -39,12 +40,12 @@ $$
 def build(folder: Path) -> Path:
     """Build the book in `folder`; returns the folder of its pages."""
     figures.enable()
-    style.PNG_SCALE = 1  # quick; the size of pictures is looked at in test_figures.py
     names = list(gallery())
     pages = {"charts": names[:7], "curves": names[7:]}
     (folder / "index.md").write_text(INTRODUCTION, encoding="utf-8")
-    for page, chosen in pages.items():
-        nbformat.write(notebook(page, chosen), folder / f"{page}.ipynb")
+    with mock.patch.object(style, "PNG_SCALE", 1):  # quick; test_figures.py looks at their size
+        for page, chosen in pages.items():
+            nbformat.write(notebook(page, chosen), folder / f"{page}.ipynb")
     contents = {"format": "jb-book", "root": "index", "chapters": [{"file": p} for p in pages]}
     (folder / "_toc.yml").write_text(yaml.safe_dump(contents), encoding="utf-8")
     (folder / "references.bib").write_text("", encoding="utf-8")

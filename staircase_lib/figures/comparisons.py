@@ -154,7 +154,7 @@ def onset_chart(
     """
     require_columns(table, [x, y, "seed", *([series] if series else [])], "onset_chart")
     undefined = ~np.isfinite(table[y].to_numpy(dtype=float))
-    table = printable_texts(table.loc[~undefined])
+    table = printable_texts(table).loc[~undefined]
     if table.empty:
         raise ValueError(f"onset_chart expects a finite {y!r} in one row at least, got none.")
     numeric = pd.api.types.is_numeric_dtype(table[x])
