@@ -69,7 +69,8 @@ def distributions(
     names = label_names(labels, len(labels))
     stepped = "step" in table and bool(table["step"].notna().any())
     steps = sorted(int(s) for s in table["step"].dropna().unique()) if stepped else [0]
-    low, top = min(0.0, table["probability"].min()) * 1.05, table["probability"].max() * 1.05
+    values = table["probability"].to_numpy(dtype=float)
+    low, top = min(0.0, float(values.min())) * 1.05, float(values.max()) * 1.05
     width = 274 if len(tokens) > 1 else 560
     ticks, upright = style.tick_positions(names, width)
     colors = [style.DATA_COLOR, style.MODEL_COLOR, "#2B9AC8"][: len(kinds)]
