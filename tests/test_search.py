@@ -118,6 +118,7 @@ def address() -> Iterator[str]:
 
 def test_over_http_results_come_with_an_excerpt(browser: Browser, address: str):  # noqa: F811
     context = browser.new_context()
+    context.route("**/favicon.ico", lambda route: route.fulfill(status=204))  # asked by Chromium
     page = context.new_page()
     complaints: list[str] = []
     page.on("console", lambda told: complaints.append(told.text) if told.type == "error" else None)
