@@ -25,7 +25,8 @@ async () => {
   for (const image of article.querySelectorAll("img[loading=lazy]")) image.loading = "eager";
   await window.staircaseCharts?.drawAll();
   await document.fonts.ready;
-  await Promise.all([...article.querySelectorAll("img")].filter(shown).map((image) => image.decode().catch(() => null)));
+  const images = [...article.querySelectorAll("img")].filter(shown);
+  await Promise.all(images.map((image) => image.decode().catch(() => null)));
 
   // What is too wide becomes smaller as a whole, like a picture.
   const clipped = [];
@@ -50,10 +51,12 @@ async () => {
 
   // What is still cut or leaves the column. Marks of a chart and parts of a formula go with their box.
   for (const element of article.querySelectorAll("*")) {
-    if (element.closest("mjx-container, svg") !== null && !element.matches("mjx-container, svg:not(svg svg)")) continue;
+    const inPicture = element.closest("mjx-container, svg") !== null;
+    if (inPicture && !element.matches("mjx-container, svg:not(svg svg)")) continue;
     if (!shown(element) || element.matches(".visually-hidden, .sr-only, script, style")) continue;
     const style = getComputedStyle(element);
-    const cuts = style.overflowX !== "visible" && element.scrollWidth > element.clientWidth + 1 && element.clientWidth > 0;
+    const scrolls = style.overflowX !== "visible" && element.clientWidth > 0;
+    const cuts = scrolls && element.scrollWidth > element.clientWidth + 1;
     if (cuts || box(element).right > column.right + 1.5 || box(element).left < column.left - 30) {
       clipped.push(named(element));
     }
