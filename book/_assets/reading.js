@@ -1,4 +1,4 @@
-/* What is wider than its column scrolls in a box of its own; here such boxes can be reached and
+/* A formula within a line keeps the punctuation that follows it. What is wider than its column scrolls in a box of its own; here such boxes can be reached and
    scrolled with the keyboard. Which are too wide depends on the width of the page. */
 (function () {
   "use strict";
@@ -19,12 +19,28 @@
     }
   }
 
+  function keepPunctuation() {
+    for (const formula of document.querySelectorAll("span.math")) {
+      const next = formula.nextSibling;
+      const marks = next?.nodeType === Node.TEXT_NODE && /^[.,;:!?)\]’”]+/.exec(next.data)?.[0];
+      if (marks) {
+        next.splitText(marks.length);
+        const line = document.createElement("span");
+        line.className = "sc-keep";
+        formula.replaceWith(line);
+        line.append(formula, next);
+      }
+    }
+  }
+
   let due = 0;
   function soon() {
     cancelAnimationFrame(due);
     due = requestAnimationFrame(mark);
   }
 
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", keepPunctuation);
+  else keepPunctuation();
   window.addEventListener("load", () => {
     soon();
     window.MathJax?.startup?.promise?.then(soon); // equations get their width when they are set

@@ -23,7 +23,8 @@ from sphinx.util.docutils import SphinxDirective
 from staircase_lib import claims
 
 TESTS = Path(__file__).resolve().parents[2] / "tests"
-COLUMNS = ("in the paper", "in this book", "claim", "verdict", "tests")
+FIRST_COLUMN = {"beyond": "beyond the paper"}  # of the other tables: in the paper
+COLUMNS = ("in this book", "claim", "verdict", "tests")
 UNMEASURED = "not measured"
 
 logger = logging.getLogger(__name__)
@@ -137,13 +138,14 @@ class PaperMap(SphinxDirective):
             logger.warning("paper-map: %s", problem, location=self.get_location())
         ledger = ledger_rows(Path(self.env.srcdir))
         rows = [row for part in tables[name] for row in self._rows(part, ledger, tests)]
-        head = nodes.row("", *(_entry(nodes.Text(column)) for column in COLUMNS))
+        columns = (FIRST_COLUMN.get(name, "in the paper"), *COLUMNS)
+        head = nodes.row("", *(_entry(nodes.Text(column)) for column in columns))
         group = nodes.tgroup(
             "",
-            *(nodes.colspec(colwidth=1) for _ in COLUMNS),
+            *(nodes.colspec(colwidth=1) for _ in columns),
             nodes.thead("", head),
             nodes.tbody("", *rows),
-            cols=len(COLUMNS),
+            cols=len(columns),
         )
         return [nodes.table("", group, classes=["paper-map"])]
 
