@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 __all__ = ["Estimate", "Known", "duration", "makespan", "recorded", "scaled"]
 
 BENCHMARKS = Path("book") / "results" / "benchmarks.json"
+_MOST = 10**100  # of anything counted; no float holds what is far beyond
 _LINEAR = ("seeds", "epochs", "steps", "limit", "draws", "random_tasks")
 
 
@@ -65,13 +67,15 @@ def recorded(root: Path) -> dict[str, Known]:
         table = json.loads((root / BENCHMARKS).read_text(encoding="utf-8"))
         machine = table["machine"]
         source = f"recorded on {machine['cores']} cores of {machine['cpu']}, {table['date']}"
-        return {
+        known = {
             row["what"]: Known(float(row["median"]), int(row["peak_memory_mb"]), source)
             for row in table["rows"]
             if row["group"] == "chapters"
         }
-    except (OSError, ValueError, KeyError, TypeError):  # absent, damaged or of another form
+    # absent, damaged or of another form
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return {}
+    return known if all(0 <= row.seconds < math.inf for row in known.values()) else {}
 
 
 def scaled(known: Known, usual: Mapping[str, Any], wanted: Mapping[str, Any]) -> Estimate:
@@ -104,13 +108,13 @@ def _factor(name: str, before: Any, value: Any) -> float | None:
         return len(value) / len(before) if before else None
     counted = any(name == word or name.endswith(f"_{word}") for word in _LINEAR)
     if counted and isinstance(before, int) and isinstance(value, int) and min(before, value) > 0:
-        return value / before
+        return float(value) / before if value < _MOST else None
     return None
 
 
 def makespan(seconds: Sequence[float], workers: int) -> float:
     """Time until all are done, each started in turn when one of the workers is free."""
-    ends = [0.0] * max(1, workers)
+    ends = [0.0] * max(1, min(workers, len(seconds)))
     for each in seconds:
         heapq.heapreplace(ends, ends[0] + each)
     return max(ends)
@@ -122,4 +126,6 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     if seconds < 90 * 60:
         return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+    if seconds < 1e9:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / (365.25 * 24 * 3600):.3g} years"

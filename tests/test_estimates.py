@@ -9,6 +9,10 @@ from project import chapter, code, command, make_project
 from staircase_lib import estimates, measurement, tasks
 
 KNOWN = estimates.Known(100.0, 500, "somewhere")
+ROW = (
+    '{"machine": {"cores": 2, "cpu": "A CPU"}, "date": "2026-01-01", "rows": '
+    '[{"group": "chapters", "what": "04_feed_forward", "median": %s, "peak_memory_mb": %s}]}'
+)
 USUAL = {"seeds": 10, "first_seed": 100, "epochs": 400, "flow_steps": 50, "gammas": [1, 2], "d": 64}
 
 
@@ -21,6 +25,8 @@ def test_what_governs_the_work_scales_it_within_bounds():
     assert (more.low, more.high) == (100.0, 300.0)
     mixed = estimates.scaled(KNOWN, USUAL, {**USUAL, "epochs": 100, "flow_steps": 100})
     assert (mixed.low, mixed.high) == (25.0, 200.0)
+    # What no computer counts to is not counted here either.
+    assert estimates.scaled(KNOWN, USUAL, {**USUAL, "seeds": 10**400}).uncounted == ("seeds",)
     # The number of a seed is no amount of work.
     assert estimates.scaled(KNOWN, USUAL, {**USUAL, "first_seed": 200}).factors == {}
 
@@ -30,10 +36,12 @@ def test_the_span_is_that_of_workers_who_take_what_is_next():
     assert estimates.makespan([5, 4, 3, 3], 2) == 8
     assert estimates.makespan([3, 3, 4, 5], 2) == 8 and estimates.makespan([1, 1, 8], 2) == 9
     assert estimates.makespan([8, 1, 1], 2) == 8  # the longest first leaves nobody idle
+    assert estimates.makespan([8, 1], 10**18) == 8
 
 
 @pytest.mark.parametrize(
-    "seconds, said", [(3.2, "3 s"), (89, "89 s"), (150, "2 min"), (1e4, "2.8 h")]
+    "seconds, said",
+    [(3.2, "3 s"), (89, "89 s"), (150, "2 min"), (1e4, "2.8 h"), (1e12, "3.17e+04 years")],
 )
 def test_durations_in_words(seconds, said):
     assert estimates.duration(seconds) == said
@@ -73,7 +81,19 @@ def test_a_build_is_estimated_from_its_own_runs_first(project):
     assert "the last run here" in told
 
 
-@pytest.mark.parametrize("damage", ["", "[]", '{"rows": [{"group": "chapters"}]}', None])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "",
+        "[]",
+        '{"rows": [{"group": "chapters"}]}',
+        "[" * 100_000,
+        ROW % ("NaN", "1"),
+        ROW % ("-5", "1"),
+        ROW % ("5", "1e999"),
+        None,
+    ],
+)
 def test_without_a_whole_record_nothing_is_known(project, damage):
     file = project / estimates.BENCHMARKS
     file.unlink() if damage is None else file.write_text(damage)
