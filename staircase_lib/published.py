@@ -54,9 +54,8 @@ def with_fetch_cell(notebook: NotebookNode, url: str, branch: str) -> NotebookNo
     import nbformat
 
     url = url.removesuffix("/").removesuffix(".git")
-    if not re.fullmatch(r"https://[\w.-]+(/[\w.-]+){2,}", url) or not re.fullmatch(
-        r"[\w.-]+", branch
-    ):
+    name = r"\w[\w.-]*"  # no name of a folder above, and no option of a command
+    if not re.fullmatch(rf"https://{name}(/{name}){{2,}}", url) or not re.fullmatch(name, branch):
         raise ParameterError(
             f"repository: expected https://HOST/OWNER/NAME and a branch's name, got {url!r}, "
             f"{branch!r}; `repository: url` in _config.yml or --repository gives them."
@@ -72,7 +71,8 @@ def write_notebooks(root: Path, profile: str, folder: Path, url: str, branch: st
     Raises
     ------
     BookError
-        If the book was not built at `profile`.
+        If the book was not built at `profile`, a notebook of it is damaged, or `folder` cannot be
+        written.
     """
     import nbformat
 
@@ -83,8 +83,27 @@ def write_notebooks(root: Path, profile: str, folder: Path, url: str, branch: st
             f"No executed notebooks in {source}: `make book PROFILE={profile}` makes them.",
             Exit.MISSING,
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in found:
-        notebook = with_fetch_cell(nbformat.read(path, as_version=4), url, branch)
-        write_atomically(folder / path.name, nbformat.writes(notebook))
-    return [folder / path.name for path in found]
+    texts = {}
+    for path in found:  # all, before the first is written
+        notebook = with_fetch_cell(_read(path), url, branch)
+        texts[folder / path.name] = nbformat.writes(notebook)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"--output {folder}: cannot write there: {error.strerror}"
+        raise BookError(problem, Exit.CANNOT_WRITE) from None
+    for path, text in texts.items():
+        write_atomically(path, text)
+    return list(texts)
+
+
+def _read(path: Path) -> NotebookNode:
+    """A notebook of the last build."""
+    import nbformat
+
+    try:
+        return nbformat.read(path, as_version=4)
+    except (OSError, ValueError, AttributeError, nbformat.ValidationError) as error:
+        told = str(error).partition("\n")[0]
+        problem = f"{path} is damaged ({told}); `make book` makes it anew."
+        raise BookError(problem, Exit.MISSING) from None

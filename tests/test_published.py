@@ -124,7 +124,16 @@ def test_the_fetch_cell_does_nothing_here_and_fetches_in_colab(
 
 @pytest.mark.parametrize(
     "url",
-    ["", "github.com/a/b", "https://github.com/a", "https://a.b/c/d; rm -rf ~", "file:///a/b"],
+    [
+        "",
+        "github.com/a/b",
+        "https://github.com/a",
+        "https://a.b/c/d; rm -rf ~",
+        "file:///a/b",
+        "https://a.b/c/..",
+        "https://a.b/c/-d",
+        "https://a.b/c/d\n",
+    ],
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ParameterError, match="https://HOST/OWNER/NAME"):
@@ -141,6 +150,23 @@ def test_papermill_runs_a_published_notebook_with_its_parameters(
         )
     assert done.cells[-1].outputs[0].text == "42\n"
     assert done.cells[0].id == "fetch" and not done.cells[0].outputs
+
+
+@pytest.mark.parametrize("damage", ["", "no notebook", "[1]", '{"nbformat": 4}'])
+def test_a_damaged_notebook_is_told_before_any_is_written(tmp_path: Path, damage: str) -> None:
+    source = tmp_path / "_build/cpu/source/book"
+    source.mkdir(parents=True)
+    nbformat.write(nbformat.v4.new_notebook(), source / "a.ipynb")
+    (source / "b.ipynb").write_text(damage)
+    with pytest.raises(BookError, match="b.ipynb is damaged.*make book") as told:
+        published.write_notebooks(tmp_path, "cpu", tmp_path / "out", ADDRESS, "notebooks")
+    assert told.value.code == 8 and not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_told(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = command(project, "notebooks", "--output", str(tmp_path / "file" / "book"))
+    assert done.returncode == 9 and "cannot write there" in done.stderr, done.stderr
 
 
 def test_without_a_build_it_says_what_makes_notebooks(tmp_path: Path) -> None:
