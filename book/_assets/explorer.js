@@ -619,7 +619,7 @@
       write(svg, "sx-axis", width - right, height - 3, "one more token x", "end");
       const name = task.anchors[token];
       svg.setAttribute("aria-label", `Joint probability of label and one more token given token ${name}`);
-      panel.note.textContent = "label upwards; the darker, the more probable";
+      panel.note.textContent = "label upwards; the stronger the colour, the more probable";
     }
 
     drawTable(panel) {
