@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import os
 import re
 import threading
 import zipfile
@@ -146,6 +147,28 @@ def test_the_unpacked_archive_opens_from_disk(browser: Browser, project: Path, t
     folder = tmp_path / "unpacked" / "context-staircase"
     for page in ("index.html", "curves.html"):
         look(browser, folder / page, 1440)
+
+
+@pytest.mark.parametrize("name, kind", [("zip", "zip file"), ("pdf", "PDF")])
+def test_what_is_no_such_file_is_not_replaced(project: Path, tmp_path: Path, name: str, kind: str):
+    (tmp_path / "notes.txt").write_text("pk, a note of mine\n")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    done = command(project, name, "--output", str(tmp_path / "notes.txt"))
+    assert done.returncode == 2 and f"is there and is no {kind}" in done.stderr
+    assert (tmp_path / "notes.txt").read_text() == "pk, a note of mine\n"
+    for place, what in (("folder", "a folder"), ("pipe", "no ordinary file"), ("notes.txt/x", "")):
+        done = command(project, name, "--output", str(tmp_path / place))
+        assert done.returncode == 9 and "cannot write there" in done.stderr, done.stderr
+        assert what in done.stderr
+    assert (tmp_path / "pipe").is_fifo() and (tmp_path / "folder").is_dir()
+
+
+def test_an_archive_is_replaced_behind_a_link(project: Path, tmp_path: Path):
+    (tmp_path / "link.zip").symlink_to(tmp_path / "book.zip")
+    for _ in range(2):
+        command(project, "zip", "--output", str(tmp_path / "link.zip"), check=True)
+    assert (tmp_path / "link.zip").is_symlink() and zipfile.is_zipfile(tmp_path / "book.zip")
 
 
 def test_an_archive_of_nothing_is_refused(tmp_path: Path):

@@ -29,19 +29,23 @@ def declare(commands: terminal.Commands) -> None:
 
 def print_book(root: Path, options: argparse.Namespace) -> None:
     """Write the PDF and say where it is."""
-    from .. import paper
+    from .. import pages, paper
 
+    pages.built_site(root)
     output = options.output or root / "_build" / "context-staircase.pdf"
-    pages = paper.print_book(root, output)
-    _tell(output, f"{pages} pages, ")
+    terminal.check_writable(output, b"%pdf-", "PDF")
+    number = paper.print_book(root, output.resolve())
+    _tell(output, f"{number} pages, ")
 
 
 def pack_book(root: Path, options: argparse.Namespace) -> None:
     """Write the archive and say where it is."""
-    from .. import site_archive
+    from .. import pages, site_archive
 
+    pages.built_site(root)
     output = options.output or root / "_build" / "context-staircase.zip"
-    site_archive.write_zip(root, output)
+    terminal.check_writable(output, b"pk\x03\x04", "zip file")
+    site_archive.write_zip(root, output.resolve())
     _tell(output, "unpack it and open index.html; ")
 
 

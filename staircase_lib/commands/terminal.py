@@ -78,13 +78,15 @@ def require(what: str, needs: Sequence[str], extra: str = "book") -> None:
         )
 
 
-def at_most(largest: int) -> Callable[[str], int]:
-    """Type of an option: a whole number that is not larger than anything sensible."""
+def at_most(largest: int, least: int | None = None) -> Callable[[str], int]:
+    """Type of an option: a whole number that is not larger, nor less, than anything sensible."""
 
     def whole_number(text: str) -> int:
         value = int(text)
         if value > largest:
             raise argparse.ArgumentTypeError(f"expected {largest:,} at most, got {value:,}")
+        if least is not None and value < least:
+            raise argparse.ArgumentTypeError(f"expected {least:,} or more, got {value:,}")
         return value
 
     return whole_number
@@ -111,8 +113,12 @@ class Counter:
             print(f"{done:,}{of} {what}", file=self.stream, flush=True)
 
 
-def check_writable(file: Path) -> None:
-    """Refuse a file that cannot be written, before the work that would fill it."""
+def check_writable(file: Path, begins: bytes = b"<!doctype html", kind: str = "HTML page") -> None:
+    """Refuse a file that cannot be written, before the work that would fill it.
+
+    What is there already is only replaced if it is empty or of the same kind: `begins` stands in
+    its beginning, in small letters.
+    """
     place = file.resolve()  # of a link, what it leads to
     try:
         if place.is_dir():
@@ -126,8 +132,8 @@ def check_writable(file: Path) -> None:
     except OSError as error:
         problem = f"--output {file}: cannot write there: {error.strerror}"
         raise BookError(problem, Exit.CANNOT_WRITE) from None
-    if beginning.strip() and b"<!doctype html" not in beginning:
-        raise ParameterError(f"--output {file}: is there and is no HTML page; give another file.")
+    if beginning.strip() and begins not in beginning:
+        raise ParameterError(f"--output {file}: is there and is no {kind}; give another file.")
 
 
 def write_report(file: Path, page: str) -> None:
