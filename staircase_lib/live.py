@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 from jupyter_server.serverapp import ServerApp
-from tornado.web import RequestHandler, StaticFileHandler
+from tornado.web import HTTPError, RequestHandler, StaticFileHandler
 from traitlets.config import Config
 
 from .chapters import BookError, Exit
@@ -29,6 +29,7 @@ from .notebooks import SINGLE_THREAD
 
 SITE = "/site/"
 ABANDONED = 20 * 60  # seconds after which a kernel that does nothing ends
+HERE = {"127.0.0.1", "localhost"}  # names under which a browser on this machine asks
 
 
 def serve(root: Path, port: int) -> None:
@@ -59,8 +60,14 @@ def serve(root: Path, port: int) -> None:
         server.initialize(argv=[], find_extensions=False)
         server.web_app.add_handlers(".*$", handlers(root))
         address = f"http://127.0.0.1:{server.port}{SITE}{first}#key={key}"
-        print(f"The book with live code, on this machine only; Ctrl-C ends it:\n\n    {address}\n")
-        print(f"Its kernels run in {root / 'book'}.", flush=True)
+
+        def tell() -> None:
+            print(
+                f"The book with live code, on this machine only; Ctrl-C ends it:\n\n    {address}\n"
+            )
+            print(f"Its kernels run in {root / 'book'}.", flush=True)
+
+        server.io_loop.add_callback(tell)  # after that which takes the port: nobody else has it
         server.start()
         print("\nEnded, with its kernels.")
 
@@ -120,7 +127,18 @@ class LiveServer(ServerApp):
 
 
 class Page(StaticFileHandler):
-    """A file of the site, which needs no key: it is what anybody may read on a published site."""
+    """A file of the site, which needs no key: it is what anybody may read on a published site.
+
+    A site that is not published is for this machine: no other site may read it by a name of its
+    own that it lets lead here.
+    """
+
+    def prepare(self) -> None:
+        """Refuse other names of this machine, and names that no file has."""
+        if self.request.host_name not in HERE:
+            raise HTTPError(403)
+        if "\0" in self.path_args[0]:
+            raise HTTPError(404)
 
     def set_extra_headers(self, path: str) -> None:
         """Show what was built last, and in no frame of another page."""

@@ -96,6 +96,15 @@ def save_widget(notebook: Any) -> None:
     ]
 
 
+def answer(request: Request) -> int:
+    """Status with which a server answers."""
+    try:
+        with urlopen(request) as reply:
+            return reply.status
+    except HTTPError as error:
+        return error.code
+
+
 class Server:
     """``python -m staircase_lib live`` in a project."""
 
@@ -124,11 +133,7 @@ class Server:
 
     def status(self, **headers: str) -> int:
         """Answer to a request for the state of the server."""
-        try:
-            with urlopen(Request(f"{self.origin}/api/status", headers=headers)) as reply:
-                return reply.status
-        except HTTPError as error:
-            return error.code
+        return answer(Request(f"{self.origin}/api/status", headers=headers))
 
     def end(self, how: int = signal.SIGTERM) -> None:
         self.process.send_signal(how)
@@ -342,6 +347,11 @@ def test_only_this_machine_and_no_other_site_is_let_in(server: Server) -> None:
         urlopen(rebound)
     with urlopen(f"{server.origin}/site/_static/live_server.js") as reply:
         assert server.key not in reply.read().decode()
+    for name, status in (("elsewhere.example", 403), ("localhost", 200)):
+        asked = Request(server.origin + server.page, headers={"Host": name})
+        assert answer(asked) == status
+    for path, status in (("..%2f..%2f_toc.yml", 403), ("%2fetc%2fpasswd", 403), ("book/%00", 404)):
+        assert answer(Request(f"{server.origin}/site/{path}")) == status
 
 
 def test_published_pages_have_no_button(browser: Browser, book: Path, server: Server) -> None:  # noqa: F811
@@ -372,6 +382,12 @@ def test_saved_widgets_are_shown_without_a_network(browser: Browser, book: Path)
 
 
 @pytest.mark.fault("live code: the book is not built", 8)
+@pytest.mark.parametrize("port", ["-1", "65536", "web"])
+def test_what_is_no_port_is_refused(tmp_path: Path, port: str) -> None:
+    done = command(make_project(tmp_path, {"page": PAGE}), "live", f"--port={port}")
+    assert done.returncode == 2 and "--port" in done.stderr.splitlines()[-1]
+
+
 def test_without_pages_it_says_how_to_build_them(tmp_path: Path) -> None:
     root = make_project(tmp_path / "project", {"page": PAGE})
     done = command(root, "live")

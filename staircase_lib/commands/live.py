@@ -21,7 +21,7 @@ def declare(commands: terminal.Commands) -> None:
     )
     live.add_argument(
         "--port",
-        type=terminal.at_most(65535),
+        type=terminal.at_most(65535, least=0),
         default=8001,
         help="to listen on; the next free one if it is taken (default: 8001; 0: any)",
     )
