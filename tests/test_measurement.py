@@ -277,6 +277,7 @@ def test_measure_writes_a_report_and_prints_numbers(tmp_path: Path, table: Path)
     (["absent.csv"], 2, "cannot be read"),
     (["my task.csv", "--anchors", "9"], 2, "'9' is no token"),
     (["my task.csv", "--seeds", "0"], 2, "--seeds: expected distinct"),
+    (["my task.csv", "--seeds", "1000000000"], 2, "expected 10,000 at most"),
     (["my task.csv", "--steps", "many"], 2, "invalid int"),
     (["my task.csv", "--output", "/proc/nope/x.html"], 9, "cannot write there"),
     (["my task.csv", "--output", "."], 9, "it is a folder"),

@@ -60,7 +60,9 @@ def declare(commands: terminal.Commands) -> None:
         metavar="TASK",
         help="CSV or Parquet: columns x1, x2, … (or one column sequence), label, optional weight",
     )
-    task.add_argument("--seeds", type=int, metavar="N", help="seeds (default: 10)")
+    task.add_argument(
+        "--seeds", type=terminal.at_most(10_000), metavar="N", help="seeds (default: 10)"
+    )
     task.add_argument("--steps", type=int, metavar="N", help="steps of AdamW (default: 1500)")
     task.add_argument("--lr", type=float, help="learning rate of AdamW (default: 0.002)")
     task.add_argument(
