@@ -19,7 +19,7 @@ HOSTILE_TOKENS = [
     "\u202edesrever",
     "\u2066\u200f\x1b[31m\x07",
     "\u05e9\u05dc\u05d5\u05dd",
-    "'\"&amp;\\u003c",
+    "=LINK('\"&amp;\\u003c')",
     "datum.x')+alert(1)+('",
     "x" * 300,
 ]

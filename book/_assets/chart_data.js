@@ -148,9 +148,11 @@
     return typeof value === "number" ? String(Number(value.toPrecision(6))) : String(value);
   };
 
+  /* A token that a spreadsheet would run as a formula, such as =HYPERLINK(…), is text there with a '. */
   function csv({ head, rows }) {
+    const inert = (text) => (/^[=+\-@\t\r][^]*[(|!]/.test(text) ? "'" + text : text);
     const quoted = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-    const line = (row) => row.map((value) => quoted(cell(value))).join(",") + "\r\n";
+    const line = (row) => row.map((value) => quoted(inert(cell(value)))).join(",") + "\r\n";
     return [head, ...rows()].map(line).join("");
   }
 

@@ -818,13 +818,13 @@
     }
 
     download() {
-      const cell = (value) => (/[",\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value);
+      const cell = (value) => (/[",\r\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value);
       const text = this.table().map((row) => row.map(cell).join(",")).join("\n") + "\n";
       const link = document.createElement("a");
       link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
       link.download = `staircase-${this.task.key}-gamma-${this.run.gamma}-seed-${this.run.seed}.csv`;
       link.click();
-      URL.revokeObjectURL(link.href);
+      setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
     }
   }
 
