@@ -106,6 +106,29 @@ def test_without_an_address_there_are_no_buttons() -> None:
     assert done.stdout.splitlines() == ["False {}"] * 3 + ["True {}"], done.stderr
 
 
+def test_addresses_are_put_right_or_refused() -> None:
+    program = (
+        "import sys; sys.path.insert(0, 'book/_extensions'); import launch_buttons as l\n"
+        "from types import SimpleNamespace as N\n"
+        "for url in sys.argv[1:]:\n"
+        "    options = {'repository_url': url}\n"
+        "    try:\n"
+        "        l.choose_buttons(N(srcdir='/nowhere'), N(html_theme_options=options))\n"
+        "        print(options['repository_url'], options['use_issues_button'])\n"
+        "    except l.ConfigError as error: print('expected' in str(error))\n"
+    )
+    good = [f"{ADDRESS}.git", f"{ADDRESS}/", "https://git.example.org/a/b"]
+    bad = ["javascript:alert(1)", "https://github.com/a", 'https://a.b/c/d"><script>', " "]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *good, *bad], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == [
+        *[f"{ADDRESS} True"] * 2,
+        "https://git.example.org/a/b False",
+        *["True"] * len(bad),
+    ], done.stderr
+
+
 def test_the_fetch_cell_does_nothing_here_and_fetches_in_colab(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,20 +8,36 @@ executed notebooks, and its pages no such buttons.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from library_reference import NO_REPOSITORY
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.errors import ConfigError
 
 
 def choose_buttons(app: Sphinx, config: Config) -> None:
-    """Switch buttons on for a repository with an address, off without one."""
+    """Switch buttons on for a repository with an address, off without one.
+
+    Issues are known of GitHub and GitLab; Binder and Colab open notebooks of GitHub.
+    """
     options = config.html_theme_options
-    known = options.get("repository_url") not in (None, "", NO_REPOSITORY)
-    options["use_repository_button"] = options["use_issues_button"] = known
-    if not known or not (Path(app.srcdir) / "runs.json").is_file():
+    url = options.get("repository_url")
+    known = url not in (None, "", NO_REPOSITORY)
+    host = ""
+    if known:
+        url = str(url).removesuffix("/").removesuffix(".git")
+        found = re.fullmatch(r"https://([\w.-]+)(/\w[\w.-]*){2,}", url)
+        if not found:
+            raise ConfigError(
+                f"_config.yml: repository: url: expected https://HOST/OWNER/NAME, got {url!r}"
+            )
+        options["repository_url"], host = url, found[1]
+    options["use_repository_button"] = known
+    options["use_issues_button"] = host in ("github.com", "gitlab.com")
+    if host != "github.com" or not (Path(app.srcdir) / "runs.json").is_file():
         options["launch_buttons"] = {}
 
 
