@@ -110,7 +110,7 @@ def test_sliders(recorded: list[dict[str, Any]], pages: list[Path], browser: Any
         ("a step of a slider, all pages", every),
         (f"a step of a slider, {slowest}", by_page[slowest]),
     ):
-        note = f"until every chart of the page is drawn anew; 95 % within {most(times):.1f}"
+        note = f"until every chart of the page is drawn anew; 95 % within {most(times):.1f} ms"
         recorded.append(row("pages", what, times, unit="milliseconds", note=note))
 
 
