@@ -69,6 +69,7 @@ class Visit:
         size: Any = {"width": width, "height": 900}
         options = {"color_scheme": "light", **options}
         self.context = browser.new_context(viewport=size, **options)
+        self.context.set_default_timeout(90_000)  # a crowded machine draws slowly
         self.requests: list[str] = []
         self.complaints: list[str] = []
         self.context.route("**/*", self._only_from_disk)
