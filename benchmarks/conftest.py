@@ -148,7 +148,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Record the table of a run that has gone through."""
+    """Record the table of a run that has gone through.
+
+    Groups that this run did not measure stay as they were recorded, with their commit and date.
+    """
     path = session.config.getoption("--record")
     if path is None or exitstatus != 0:
         return
@@ -156,17 +159,31 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
     from staircase_lib.book import commit
 
+    made = {"commit": commit(ROOT), "date": datetime.now(UTC).date().isoformat()}
+    stashes = {"rows": ROWS, "laws": LAWS}
+    measured = {
+        key: [{**entry, **made} for entry in session.config.stash[stash]]
+        for key, stash in stashes.items()
+    }
+    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     table = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit(ROOT),
         "machine": {
             "cpu": get_cpu_info().get("brand_raw", "unknown"),
             "cores": os.cpu_count(),
             "memory_gb": round(memory),
         },
         "versions": {name: version(name) for name in PACKAGES if find_spec(name)},
-        "rows": session.config.stash[ROWS],
-        "laws": session.config.stash[LAWS],
+        **merged(before, measured),
     }
     path.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def merged(before: dict[str, Any], measured: dict[str, list[Row]]) -> dict[str, list[Row]]:
+    """Measured rows and laws, and of the recorded ones those whose group was not measured."""
+    kept = {}
+    for key, group in (("rows", "group"), ("laws", "what")):
+        anew = {entry[group] for entry in measured[key]}
+        old = [entry for entry in before.get(key, ()) if entry[group] not in anew]
+        kept[key] = old + measured[key]
+    return kept

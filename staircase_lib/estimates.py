@@ -66,9 +66,11 @@ def recorded(root: Path) -> dict[str, Known]:
     try:
         table = json.loads((root / BENCHMARKS).read_text(encoding="utf-8"))
         machine = table["machine"]
-        source = f"recorded on {machine['cores']} cores of {machine['cpu']}, {table['date']}"
+        where = f"recorded on {machine['cores']} cores of {machine['cpu']}"
         known = {
-            row["what"]: Known(float(row["median"]), int(row["peak_memory_mb"]), source)
+            row["what"]: Known(
+                float(row["median"]), int(row["peak_memory_mb"]), f"{where}, {row['date']}"
+            )
             for row in table["rows"]
             if row["group"] == "chapters"
         }

@@ -124,3 +124,17 @@ def test_memory_is_watched(benchmarks):
     del block
     taken = found["peak"]["anonymous"] - found["before"]["anonymous"]
     assert 35e6 < taken < 120e6
+
+
+def test_what_was_not_measured_anew_stays_on_record(benchmarks):
+    conftest = benchmarks("conftest")
+    old = {"group": "counting", "what": "ours", "commit": "aaa"}
+    gone = {"group": "pages", "what": "a page that is no more", "commit": "aaa"}
+    law = {"what": "a step", "varied": "d", "commit": "aaa"}
+    new = {"group": "pages", "what": "a page", "commit": "bbb"}
+    before = {"rows": [old, gone], "laws": [law]}
+    assert conftest.merged(before, {"rows": [new], "laws": []}) == {
+        "rows": [old, new],
+        "laws": [law],
+    }
+    assert conftest.merged({}, {"rows": [new], "laws": []}) == {"rows": [new], "laws": []}
