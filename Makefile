@@ -16,7 +16,8 @@ book: $(READY)
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
-# Speed, as ratios to what one would do otherwise; about five minutes, on an idle machine.
+# Speed, as ratios to what one would do otherwise; about ten minutes, on an idle machine. Chapters and pages are
+# those of the last `make book`.
 bench: $(READY)
 	$(BIN)/pip install --quiet --no-deps -r benchmarks/requirements.txt
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest benchmarks -o python_files='bench_*.py' --record book/results/benchmarks.json
