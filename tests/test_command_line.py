@@ -90,6 +90,7 @@ MAY_IMPORT = {
             "chapters",
             "estimates",
             "notebooks",
+            "pages",
             "models",
             "task_files",
             "measurement",
