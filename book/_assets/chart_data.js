@@ -184,7 +184,7 @@
 
   function tableParts(table, name) {
     const save = part("button", { type: "button", textContent: `Download ${name}.csv` });
-    save.addEventListener("click", () => download(`${name}.csv`, "text/csv", "\ufeff" + csv(table)));
+    save.addEventListener("click", () => saveCsv(name, table));
     const all = table.count.toLocaleString("en");
     const told = table.count > SHOWN_ROWS ? `the first ${SHOWN_ROWS} of ${all} rows` : `${all} rows`;
     const head = table.head.map((text) => Object.assign(part("th", { textContent: text }), { scope: "col" }));
@@ -198,6 +198,8 @@
   }
 
   // ---- files ------------------------------------------------------------------------------------
+
+  const saveCsv = (name, table) => download(`${name}.csv`, "text/csv", "\ufeff" + csv(table));
 
   function download(name, type, content) {
     const address = URL.createObjectURL(new Blob([content], { type }));
@@ -248,5 +250,6 @@
       button("PNG", "PNG: download the picture", () => save(box, name, "png"))));
   });
 
+  charts.saveCsv = saveCsv; // a table is {head, rows}, rows a function that gives them
   charts.tables = (box) => tablesOf(charts.drawn.get(box)).map((table) => csv(table));
 })();

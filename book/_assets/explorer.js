@@ -784,7 +784,7 @@
     table() {
       const { task, run, state } = this, n = task.anchors.length, rows = [];
       const row = (step, quantity, first, second, value) => {
-        const known = Number.isNaN(value) ? "" : Number(value.toPrecision(6));
+        const known = Number.isNaN(value) ? "" : value;
         rows.push([task.key, run.gamma, run.seed, step, quantity, first, second, known]);
       };
       run.steps.forEach((step, k) => {
@@ -818,13 +818,9 @@
     }
 
     download() {
-      const cell = (value) => (/[",\r\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value);
-      const text = this.table().map((row) => row.map(cell).join(",")).join("\n") + "\n";
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-      link.download = `staircase-${this.task.key}-gamma-${this.run.gamma}-seed-${this.run.seed}.csv`;
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+      const [head, ...rows] = this.table();
+      const name = `staircase-${this.task.key}-gamma-${this.run.gamma}-seed-${this.run.seed}`;
+      window.staircaseCharts.saveCsv(name, { head, rows: () => rows });
     }
   }
 
