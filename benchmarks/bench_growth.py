@@ -10,13 +10,12 @@ import itertools
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from staircase_lib import gradients, models, signatures, tasks, training
 from staircase_lib.language.counting import count_signatures
@@ -28,12 +27,7 @@ STEPS = 12  # a round
 ROUNDS = 5
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:

@@ -7,11 +7,10 @@ the machine's matrix rate that ours reaches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
-import torch
 from training_steps import FORMS, PlainGPT, Shape, litgpt, products, trainer
 
 STEPS = 2  # a round
@@ -19,12 +18,7 @@ SHAPE = Shape(vocab_size=4096, d=128, length=256, blocks=4, heads=4, hidden=512,
 SHARE = "ratio: share of the matrix rate that ours reaches"
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def ours(form: str) -> Callable[[], object]:

@@ -6,7 +6,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("numpy", "scipy", "torch", "pyarrow", "duckdb", "tokengrams", "litgpt")
@@ -81,6 +82,15 @@ def _spread(values: list[float]) -> list[float | None]:
     if not values:
         return [None] * 3
     return [float(f"{v:.4g}") for v in (statistics.median(values), min(values), max(values))]
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch on one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
