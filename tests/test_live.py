@@ -381,13 +381,13 @@ def test_saved_widgets_are_shown_without_a_network(browser: Browser, book: Path)
     assert "embed-amd" not in others and "mybinder.org/v2" not in others
 
 
-@pytest.mark.fault("live code: the book is not built", 8)
 @pytest.mark.parametrize("port", ["-1", "65536", "web"])
 def test_what_is_no_port_is_refused(tmp_path: Path, port: str) -> None:
     done = command(make_project(tmp_path, {"page": PAGE}), "live", f"--port={port}")
     assert done.returncode == 2 and "--port" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.fault("live code: the book is not built", 8)
 def test_without_pages_it_says_how_to_build_them(tmp_path: Path) -> None:
     root = make_project(tmp_path / "project", {"page": PAGE})
     done = command(root, "live")
