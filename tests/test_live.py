@@ -18,7 +18,7 @@ import ipywidgets
 import nbformat
 import psutil
 import pytest
-from ipywidgets.embed import embed_data
+from ipywidgets.embed import dependency_state, embed_data
 from playwright.sync_api import Browser, Page, expect
 from project import REPOSITORY, add_site, chapter, code, command, make_project
 from test_accessibility import axe, violations  # noqa: F401, a fixture
@@ -86,7 +86,7 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def save_widget(notebook: Any) -> None:
     """Give the last cell of a notebook a slider as it is saved with its state."""
     slider = ipywidgets.IntSlider(7, 0, 9, description="kept")
-    data = embed_data(views=[slider])
+    data = embed_data(views=[slider], state=dependency_state([slider]))  # not that of other tests
     notebook.metadata["widgets"] = {
         "application/vnd.jupyter.widget-state+json": data["manager_state"]
     }
