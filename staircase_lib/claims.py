@@ -18,8 +18,9 @@ from __future__ import annotations
 import html
 import json
 import math
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -146,6 +147,50 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+# W_in, d^(1/2−2γ) and d^γ, 1e-12, as they are typed.
+_SCRIPT = re.compile(
+    r"(?<=\b[A-Za-z])_(?P<sub>\w+)|\^(?:\((?P<group>[^()]+)\)|(?P<sup>\w+))"
+    r"|(?<![\w.])(?P<factor>\d+(?:\.\d+)?)e(?P<power>[+-]?\d+)\b"
+)
+
+
+def scripts(text: str) -> Iterator[tuple[Literal["", "sub", "sup"], str]]:
+    """Plain text in pieces: what stands on the line, below it (``d_in``) and above (``d^(−γ)``).
+
+    Parameters
+    ----------
+    text : str
+        A claim's statement, statistic or threshold.
+
+    Yields
+    ------
+    script : {"", "sub", "sup"}
+    piece : str
+        Not empty.
+    """
+    end = 0
+    for found in _SCRIPT.finditer(text):
+        factor, power = found["factor"], found["power"]
+        line = text[end : found.start()]
+        if power:
+            line += "10" if factor == "1" else f"{factor}·10"
+        if line:
+            yield "", line
+        if found["sub"]:
+            yield "sub", found["sub"]
+        else:
+            yield "sup", str(int(power)) if power else found["group"] or found["sup"]
+        end = found.end()
+    if text[end:]:
+        yield "", text[end:]
+
+
+def _typeset(text: str) -> str:
+    """Text as HTML, with subscripts and powers in their places."""
+    pieces = [(script, html.escape(piece)) for script, piece in scripts(text)]
+    return "".join(f"<{s}>{piece}</{s}>" if s else piece for s, piece in pieces)
+
+
 def format_number(value: float | None) -> str:
     """Three significant digits; powers of ten where decimals would not be read."""
     if value is None or not math.isfinite(value):
@@ -183,19 +228,19 @@ class ClaimRow:
             f'<div class="sc-claim" data-verdict="{row["verdict"]}" id="{anchor}">',
             f'<p class="sc-claim-head"><strong>Claim {html.escape(row["id"])}</strong>: '
             f'<span class="sc-verdict">{row["verdict"]}</span><br>'
-            f"{html.escape(row['statement'])}</p>",
+            f"{_typeset(row['statement'])}</p>",
             "<table><thead><tr><th>statistic</th><th>value</th><th>interval</th>"
             "<th>cases</th><th>threshold</th><th>verdict</th></tr></thead><tbody>",
         ]
         for check in row["checks"]:
-            lines.append(_table_row(html.escape(check["statistic"]), check, check["verdict"]))
+            lines.append(_table_row(_typeset(check["statistic"]), check, check["verdict"]))
         for control in row["controls"]:
             outcome = "rejected, as it must be" if control["rejected"] else "NOT rejected"
-            label = f"<em>control: {html.escape(control['name'])}</em>"
+            label = f"<em>control: {_typeset(control['name'])}</em>"
             lines.append(_table_row(label, control, outcome))
         lines.append("</tbody></table>")
         if row["note"]:
-            lines.append(f"<p>{html.escape(row['note'])}</p>")
+            lines.append(f"<p>{_typeset(row['note'])}</p>")
         return "\n".join([*lines, "</div>"])
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
@@ -212,7 +257,7 @@ def _numbers(entry: Mapping[str, Any]) -> list[str]:
         f'<span class="sc-number">{format_number(entry[k])}</span>'
         for k in ("value", "low", "high")
     )
-    return [value, f"{low} – {high}", f"{entry['seeds']:,}", html.escape(entry["threshold"])]
+    return [value, f"{low} – {high}", f"{entry['seeds']:,}", _typeset(entry["threshold"])]
 
 
 def _table_row(label: str, entry: Mapping[str, Any], outcome: str) -> str:
@@ -319,8 +364,8 @@ class Ledger:
             verdict = html.escape(row["verdict"])
             cells = [
                 f'<a href="{html.escape(row["evidence"])}">{html.escape(row["id"])}</a>',
-                html.escape(row["statement"]),
-                html.escape(shown["statistic"]),
+                _typeset(row["statement"]),
+                _typeset(shown["statistic"]),
                 *_numbers(shown),
                 f'<span class="sc-verdict" data-verdict="{verdict}">{verdict}</span>',
             ]

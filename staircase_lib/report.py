@@ -137,7 +137,7 @@ def alignment_chart(measured: Measurement) -> Any:
     named = rows.assign(order=[f"order {order}" for order in rows["order"]])
     return figures.metric_curves(
         named,
-        y_title="alignment r_m",
+        y_title="alignment rₘ",
         series="order",
         order_colors=True,
         time_title="step",

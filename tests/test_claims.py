@@ -111,6 +111,24 @@ def test_numbers_are_rounded_for_reading_never_up_to_one(value, text):
     assert claims.format_number(value) == text
 
 
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("starts at d_in^(−γ).", "starts at d<sub>in</sub><sup>−γ</sup>."),
+        ("d^γ in place of d^(γ − 1/2)", "d<sup>γ</sup> in place of d<sup>γ − 1/2</sup>"),
+        ("≥ 1 − 1e-12", "≥ 1 − 10<sup>-12</sup>"),
+        ("2.5e-07", "2.5·10<sup>-7</sup>"),
+        ("group_by, 04b_x, f_0(x) < 3e", "group_by, 04b_x, f<sub>0</sub>(x) &lt; 3e"),
+    ],
+)  # fmt: skip
+def test_powers_and_subscripts_are_typeset_and_the_rest_left_alone(typed, shown):
+    row = claims.measure("0.1", {"r": GOOD, "e": [0]}, controls={typed: ("r", BAD)}, note=typed)
+    row.row["statement"] = row.row["threshold"] = typed
+    assert row._html().count(shown) == 3
+    assert claims.Ledger([row.row])._repr_html_().count(shown) == 2
+    assert typed in repr(claims.Ledger([row.row])), "a terminal has one line"
+
+
 def test_declared_claims_are_well_formed():
     for key, claim in claims.CLAIMS.items():
         assert key == claim.id

@@ -170,7 +170,7 @@ class PaperMap(SphinxDirective):
             verdict = escape(ledger.get(number, {}).get("verdict", UNMEASURED))
             shown = f'<span class="sc-verdict" data-verdict="{verdict}">{verdict}</span>'
             cells = [
-                _entry(*link, nodes.Text(f" {statement}")),
+                _entry(*link, nodes.Text(" "), *_scripts(statement)),
                 _entry(nodes.raw(text=shown, format="html")),
                 _entry(*_listed(tests.get(number, ()))),
             ]
@@ -180,6 +180,13 @@ class PaperMap(SphinxDirective):
 
     def _inline(self, text: str) -> list[nodes.Node]:
         return self.state.inline_text(text, self.lineno)[0]
+
+
+def _scripts(statement: str) -> list[nodes.Node]:
+    """A claim's statement with its powers and subscripts in their places."""
+    raised = {"sub": nodes.subscript, "sup": nodes.superscript}
+    pieces = claims.scripts(statement)
+    return [raised[s](text=piece) if s else nodes.Text(piece) for s, piece in pieces]
 
 
 def _listed(tests: Sequence[tuple[str, str]]) -> list[nodes.Node]:
