@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from html import escape
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 import ipywidgets
@@ -30,7 +30,7 @@ import torch
 from IPython.core.getipython import get_ipython
 from numpy.typing import ArrayLike
 
-from staircase_lib import alignment, figures, gradients, models, signatures, stairs
+from staircase_lib import alignment, figures, gradients, models, signatures, stairs, training
 from staircase_lib.figures.style import VEGALITE_MIME
 from staircase_lib.rules import task_from_rule
 from staircase_lib.tasks import Task, merge_permutations
@@ -324,56 +324,6 @@ def _plain(value: float) -> str:
 # --- Training ------------------------------------------------------------------------------------
 
 
-def training_steps(
-    model: models.EmbeddingFFN, task: Task, optimizer: str, lr: float, steps: int
-) -> Iterator[tuple[int, Any]]:
-    """Full-batch training, a step at a time, so that it can be stopped.
-
-    :func:`~staircase_lib.training.train` runs to the end; with the same settings both give the
-    same weights.
-
-    Parameters
-    ----------
-    model : EmbeddingFFN
-        With runs; trained in place.
-    task : Task
-    optimizer : {"sgd", "adamw"}
-        AdamW without weight decay.
-    lr : float
-    steps : int
-
-    Yields
-    ------
-    step : int
-        From 0, before the step is taken.
-    accuracy : float array, shape (R,)
-
-    Raises
-    ------
-    FloatingPointError
-        If a loss is no longer finite.
-    """
-    kinds = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
-    move = kinds[optimizer](model.parameters(), lr=lr, weight_decay=0.0)
-    tokens, labels = torch.tensor(task.tokens), torch.tensor(task.labels)
-    weights = torch.tensor(task.weights, dtype=model.W_E.dtype)
-    for step in range(steps + 1):
-        logits = model(tokens)
-        target = labels.expand(logits.shape[:-1])
-        picked = logits.gather(-1, target[..., None])[..., 0]
-        loss = ((logits.logsumexp(-1) - picked) @ weights).sum()
-        if not bool(torch.isfinite(loss)):
-            raise FloatingPointError(
-                f"training diverged at step {step}: the loss is not finite; lower the learning "
-                f"rate, now {lr:g}."
-            )
-        hit = (logits.detach().argmax(-1) == target).to(weights.dtype) @ weights
-        yield step, hit.double().numpy()
-        move.zero_grad()
-        loss.backward()
-        move.step()
-
-
 def train_and_watch(
     rule: str = "(a + b) % 20",
     numbers: int = 20,
@@ -410,8 +360,8 @@ def train_and_watch(
     """
 
     def compute(
-        rule: str, numbers: int, gamma: float, d: int, seeds: int, optimizer: str, lr: float,
-        steps: int,
+        rule: str, numbers: int, gamma: float, d: int, seeds: int,
+        optimizer: Literal["sgd", "adamw"], lr: float, steps: int,
     ) -> Iterator[Slice]:  # fmt: skip
         task = _task(rule, numbers)
         _between("steps", steps, 10, 5000)
@@ -423,7 +373,8 @@ def train_and_watch(
                 f"this would take about {work / _MOST_WORK:.1f} times as long as an explorer may; "
                 f"lower numbers, width, seeds or steps."
             )
-        yield from _watched(task, merged, gamma, d, seeds, optimizer, lr, steps)
+        config = training.TrainConfig(steps, lr, optimizer)
+        yield from _watched(task, merged, gamma, d, seeds, config)
 
     return Explorer(
         compute,
@@ -440,32 +391,34 @@ def train_and_watch(
 
 
 def _watched(
-    task: Task, merged: Task, gamma: float, d: int, seeds: int, optimizer: str, lr: float,
-    steps: int,
+    task: Task, merged: Task, gamma: float, d: int, seeds: int, config: training.TrainConfig,
 ) -> Iterator[Slice]:  # fmt: skip
     """Train, and measure at some forty moments, evenly spread in the logarithm of time."""
     model = models.EmbeddingFFN(task.vocab_size, d, runs=seeds)
     models.initialize_(model, gamma, models.seeded(range(seeds)))
     double = models.EmbeddingFFN(task.vocab_size, d, dtype=torch.float64, runs=seeds)
     zeroth = signatures.label_signature(task, 0)
+    steps = config.steps
     moments = {0, steps, *np.geomspace(1, steps, 40).round().astype(int).tolist()}
-    predicted = _predicted_step(task, d, gamma, lr) if optimizer == "sgd" else None
+    predicted = None
+    if config.optimizer == "sgd":
+        predicted = _predicted_step(task, d, gamma, config.lr)
     curves: list[dict[str, Any]] = []
     shares: list[dict[str, Any]] = []
-    for step, accuracy in training_steps(model, merged, optimizer, lr, steps):
-        if step not in moments:
+    for step, measured in training.each_step(model, merged, config, moments):
+        if measured is None:
             if step % 10 == 0:
                 yield step / steps, partial(_training_view, curves, shares, predicted)
             continue
         embeddings = model.W_E.detach().numpy()[:, task.anchors]
-        measured = {
+        series = {
             "alignment r₀": alignment.alignment(embeddings, zeroth),
             "mean cosine": alignment.mean_cosine(embeddings),
-            "accuracy": accuracy,
+            "accuracy": measured.accuracy,
         }
         curves += [
             {"step": step, "seed": seed, "series": name, "value": float(value)}
-            for name, values in measured.items()
+            for name, values in series.items()
             for seed, value in enumerate(values)
             if np.isfinite(value)
         ]

@@ -16,7 +16,10 @@ back; everything between happens run by run, in blocks of sequences that stay in
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,17 +36,29 @@ __all__ = ["Objective"]
 _UNITS = 2**18
 
 
-#: MKL, which torch takes for float32, uses half of the width of AVX-512 on AMD's processors.
-_BY_ONEDNN = (
-    torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
-)
+@cache
+def _single_product() -> Callable[[Tensor, Tensor], Tensor]:
+    """The faster product of two matrices in float32: by oneDNN, or as torch does it.
+
+    MKL, which torch takes for float32, uses half of the width of AVX-512 on AMD's processors. What
+    reaches oneDNN is no part of torch's interface and may be gone, or mean something else, in
+    another version: it is tried on numbers whose product is exact.
+    """
+
+    def by_onednn(a: Tensor, b: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(a, b.T, None, "none", [], "")
+
+    if torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512":
+        a, b = (torch.arange(12, dtype=torch.float32).reshape(size) for size in ((4, 3), (3, 4)))
+        with suppress(AttributeError, RuntimeError, TypeError):
+            if torch.equal(by_onednn(a, b), a @ b):
+                return by_onednn
+    return torch.mm
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b`` of two matrices, rounded as their precision does."""
-    if _BY_ONEDNN and a.dtype == torch.float32:
-        return torch.ops.mkldnn._linear_pointwise(a, b.T, None, "none", [], "")
-    return a @ b
+    return _single_product()(a, b) if a.dtype == torch.float32 else torch.mm(a, b)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """Full-batch training of all seeds of an experiment as one batch.
 
 The loop is written out: measure and save *before* each step, so that step 0 and the last step are
-both there. The loss is the weighted mean cross-entropy over the whole task unless a minibatch
-size is asked for. Metrics are tidy rows (seed, step, metric, value). In full-batch training a step
-is an epoch.
+both there. :func:`train` runs to the end and keeps what it measures; :func:`each_step` is the same
+loop for whoever looks at the model on the way. The loss is the weighted mean cross-entropy over the
+whole task unless a minibatch size is asked for. Metrics are tidy rows (seed, step, metric, value).
+In full-batch training a step is an epoch.
 
 Where a run of the feed-forward model is too large for a processor's cache, its loss and gradient
 come from :class:`~staircase_lib.objective.Objective`: the same numbers, sooner.
@@ -12,10 +13,10 @@ come from :class:`~staircase_lib.objective.Objective`: the same numbers, sooner.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,7 +28,15 @@ from staircase_lib.models import EmbeddingFFN, FixedEmbeddingFFN, Model
 from staircase_lib.objective import Objective
 from staircase_lib.tasks import Task
 
-__all__ = ["Run", "TrainConfig", "restore_", "snapshot_steps", "train"]
+__all__ = [
+    "Measured",
+    "Run",
+    "TrainConfig",
+    "each_step",
+    "restore_",
+    "snapshot_steps",
+    "train",
+]
 
 #: Hidden units of a run, over all sequences, above which runs are read one by one instead of as
 #: one batch: in float32 they then outgrow a core's second-level cache.
@@ -216,21 +225,36 @@ def _optimizer_step(
         return torch.optim.SGD(
             named.values(), config.lr, momentum=config.momentum, weight_decay=config.weight_decay
         ).step
-    by_adam = [p for name, p in named.items() if name not in config.muon]
-    adam = torch.optim.AdamW(
-        by_adam or [torch.zeros(0)],
-        config.lr,
-        betas=config.betas,
-        eps=config.eps,
-        weight_decay=config.weight_decay,
-    )
-    if config.optimizer == "adamw":
-        return adam.step
+    moves: list[Callable[[], Any]] = []
+    by_adam = [parameter for name, parameter in named.items() if name not in config.muon]
+    if by_adam:
+        adam = torch.optim.AdamW(
+            by_adam,
+            config.lr,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+        )
+        moves.append(adam.step)
+    if config.muon:
+        by_muon = [parameter for name, parameter in named.items() if name in config.muon]
+        moves.append(_muon_step(by_muon, config, runs))
+
+    def step() -> None:
+        for move in moves:
+            move()
+
+    return step
+
+
+def _muon_step(
+    parameters: Sequence[Tensor], config: TrainConfig, runs: int | None
+) -> Callable[[], None]:
+    """A function that moves each run's matrices by Muon."""
     # Muon takes matrices: each run's is a view into the batch, moved in place.
     views = [
-        (p, run, (p if run is None else p[run]).detach())
-        for name, p in named.items()
-        if name in config.muon
+        (parameter, run, (parameter if run is None else parameter[run]).detach())
+        for parameter in parameters
         for run in ([None] if runs is None else range(runs))
     ]
     muon = torch.optim.Muon(
@@ -245,15 +269,44 @@ def _optimizer_step(
         for parameter, run, view in views:
             assert parameter.grad is not None
             view.grad = parameter.grad if run is None else parameter.grad[run]
-        adam.step()
         muon.step()
 
     return step
 
 
-def _logits(model: Any, tokens: Tensor, every_position: bool) -> Tensor:
-    """Logits (R, n, V), or (R, n, L, V) where every position predicts."""
-    return model.logits(tokens) if every_position else model(tokens)
+class _Batch:
+    """Loss and accuracy by automatic differentiation, of all runs as one batch."""
+
+    def __init__(self, model: Any, task: Task, every_position: bool) -> None:
+        self.logits = model.logits if every_position else model  # (R, n, L, V) or (R, n, V)
+        self.runs = model.runs
+        first = next(model.parameters())
+        self.tokens = torch.tensor(task.tokens, device=first.device)
+        # Sequences that differ in their label only (a language's) are read once.
+        self.distinct, self.row = torch.unique(self.tokens, dim=0, return_inverse=True)
+        self.repeated = len(self.distinct) < len(self.tokens)
+        self.weights = torch.tensor(task.weights, device=first.device, dtype=first.dtype)
+        self.targets = torch.tensor(task.labels, device=first.device)  # (n,) or (n, L)
+        if every_position:
+            self.targets = torch.cat([self.tokens[:, 1:], self.targets[:, None]], dim=1)
+
+    def __call__(self, measure: bool) -> tuple[Tensor, Tensor]:
+        """Loss and accuracy of each run over the whole task, like those of an Objective."""
+        logits = self.logits(self.distinct if self.repeated else self.tokens)
+        if self.repeated:
+            logits = logits.index_select(0 if self.runs is None else 1, self.row)
+        loss = (_cross_entropy(logits, self.targets) @ self.weights).reshape(-1)
+        if not measure:
+            return loss, torch.full_like(loss, math.nan)
+        right = (logits.detach().argmax(-1) == self.targets).to(self.weights.dtype)
+        return loss, (_by_sequence(right, self.targets) @ self.weights).reshape(-1)
+
+    def loss_of(self, rows: Tensor) -> Tensor:
+        """Mean loss (R,) over the rows (R, B) of the task, each run's own."""
+        # One forward over the union of rows; each run then reads its own.
+        union, position = torch.unique(rows, return_inverse=True)
+        losses = _cross_entropy(self.logits(self.tokens[union]), self.targets[union])
+        return losses.reshape(len(rows), -1).gather(1, position).mean(dim=1)
 
 
 def _by_sequence(each: Tensor, targets: Tensor) -> Tensor:
@@ -275,6 +328,13 @@ def _objective(model: Model, task: Task, config: TrainConfig) -> Objective | Non
     assert isinstance(model, EmbeddingFFN | FixedEmbeddingFFN)
     large = len(task.labels) * model.hidden > _ONE_BY_ONE
     return Objective(model, task) if large and model.W_U.device.type == "cpu" else None
+
+
+class Measured(NamedTuple):
+    """Loss and accuracy of each run before a step, two float64 arrays of shape (R,)."""
+
+    loss: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
 
 
 def train(
@@ -313,6 +373,79 @@ def train(
     FloatingPointError
         If a loss is not finite at a measured step; names the step and the seeds.
     """
+    seeds = _checked(model, task, config, seeds, every_position)
+    named = dict(model.named_parameters())
+    to_save = set(snapshot_steps(config.steps, config.snapshot_every).tolist())
+    to_measure = set(to_save)
+    if config.measure_every:
+        to_measure |= set(range(0, config.steps + 1, config.measure_every))
+
+    kept: dict[str, list[NDArray]] = {name: [] for name in config.record}
+    saved_steps: list[int] = []
+    rows: dict[int, Measured] = {}
+    for step, measured in _steps(model, task, config, to_measure, seeds, every_position):
+        reached = False
+        if measured is not None:
+            rows[step] = measured
+            goal = config.stop_accuracy
+            reached = goal is not None and bool((measured.accuracy >= goal).all())
+        # A run that has reached its goal ends with a snapshot, like one that ran to the end.
+        if step in to_save or reached:
+            saved_steps.append(step)
+            for name, values in kept.items():
+                values.append(named[name].detach().cpu().numpy().copy())
+        if reached:
+            break
+
+    snapshots = {name: np.stack(values) for name, values in kept.items()}
+    if model.runs is None:
+        snapshots = {name: values[:, None] for name, values in snapshots.items()}
+    return Run(config, seeds, _tidy(rows, seeds), np.array(saved_steps), snapshots)
+
+
+def each_step(
+    model: Model,
+    task: Task,
+    config: TrainConfig,
+    measure: Collection[int],
+    seeds: tuple[int, ...] | None = None,
+    *,
+    every_position: bool = False,
+) -> Iterator[tuple[int, Measured | None]]:
+    """The loop of :func:`train` for whoever looks at the model, or stops, between its steps.
+
+    Parameters
+    ----------
+    model, task, seeds, every_position
+        As for :func:`train`.
+    config : TrainConfig
+        Its steps and what moves the parameters; when to measure, keep and stop is the caller's.
+    measure : collection of int
+        Steps before which loss and accuracy are measured.
+
+    Yields
+    ------
+    step : int
+        From 0, before the step is taken, to ``config.steps``, after the last one.
+    measured : Measured or None
+
+    Raises
+    ------
+    ValueError, TypeError, FloatingPointError
+        As :func:`train` does; the first two when called.
+    """
+    seeds = _checked(model, task, config, seeds, every_position)
+    return _steps(model, task, config, measure, seeds, every_position)
+
+
+def _checked(
+    model: Model,
+    task: Task,
+    config: TrainConfig,
+    seeds: tuple[int, ...] | None,
+    every_position: bool,
+) -> tuple[int, ...]:
+    """Refuse what cannot be trained; returns the labels of the runs."""
     if model.vocab_size != task.vocab_size:
         raise ValueError(
             f"model: expected the task's vocabulary of {task.vocab_size}, got {model.vocab_size}."
@@ -328,87 +461,58 @@ def train(
     seeds = tuple(range(runs)) if seeds is None else tuple(int(s) for s in seeds)
     if len(seeds) != runs or len(set(seeds)) != runs:
         raise ValueError(f"seeds: expected {runs} distinct ones, one a run, got {seeds}.")
-
-    first = next(iter(named.values()))
-    device, dtype = first.device, first.dtype
-    tokens = torch.tensor(task.tokens, device=device)
-    # Sequences that differ in their label only (a language's) are read once.
-    distinct, row = torch.unique(tokens, dim=0, return_inverse=True)
-    repeated = len(distinct) < len(tokens)
-    labels = torch.tensor(task.labels, device=device)
-    weights = torch.tensor(task.weights, device=device, dtype=dtype)
-    move = _optimizer_step(named, config, model.runs)
-    targets = labels
-    if every_position:
-        if not hasattr(model, "logits"):
-            raise TypeError(
-                f"every_position: expected a model with logits at every position, a "
-                f"language.transformer.Transformer, got {type(model).__name__}."
-            )
-        targets = torch.cat([tokens[:, 1:], labels[:, None]], dim=1)  # (n, L)
-    objective = _objective(model, task, config)
-    save = snapshot_steps(config.steps, config.snapshot_every)
-    measure = set(save.tolist())
-    if config.measure_every:
-        measure |= set(range(0, config.steps + 1, config.measure_every))
-    to_save = set(save.tolist())
-
-    kept: dict[str, list[NDArray]] = {name: [] for name in config.record}
-    saved_steps: list[int] = []
-    rows: list[tuple[int, NDArray, NDArray]] = []
-    for step in range(config.steps + 1):
-        loss_r = hit = None  # of each run
-        if objective is not None:
-            with torch.set_grad_enabled(step < config.steps):
-                loss_r, hit = objective(measure=step in measure)
-        elif config.batch_size is None or step in measure:
-            logits = _logits(model, distinct if repeated else tokens, every_position)
-            if repeated:
-                logits = logits.index_select(0 if model.runs is None else 1, row)
-            loss_r = (_cross_entropy(logits, targets) @ weights).reshape(runs)
-            if step in measure:
-                right = (logits.detach().argmax(-1) == targets).to(dtype)
-                hit = (_by_sequence(right, targets) @ weights).reshape(runs)
-        if step in measure:
-            assert loss_r is not None and hit is not None
-            loss, accuracy = (x.detach().double().cpu().numpy() for x in (loss_r, hit))
-            if not np.isfinite(loss).all():
-                bad = [s for s, x in zip(seeds, loss, strict=True) if not math.isfinite(x)]
-                raise FloatingPointError(
-                    f"training of {task.name or 'the task'} diverged: loss is not finite at step "
-                    f"{step} for seeds {bad}; lower lr (now {config.lr}) or the initial scale."
-                )
-            rows.append((step, loss, accuracy))
-        # A run that has reached its goal ends with a snapshot, like one that ran to the end.
-        done = step == config.steps or (
-            config.stop_accuracy is not None
-            and step in measure
-            and bool((rows[-1][2] >= config.stop_accuracy).all())
+    if every_position and not hasattr(model, "logits"):
+        raise TypeError(
+            f"every_position: expected a model with logits at every position, a "
+            f"language.transformer.Transformer, got {type(model).__name__}."
         )
-        if step in to_save or done:
-            saved_steps.append(step)
-            for name, values in kept.items():
-                values.append(named[name].detach().cpu().numpy().copy())
-        if done:
-            break
-        if config.batch_size is None:
-            assert loss_r is not None
-            total = loss_r.sum()
-        else:
-            rows_of_runs = _minibatches(weights, config.batch_size, seeds, step)
-            # One forward over the union of rows; each run then reads its own.
-            union, position = torch.unique(rows_of_runs, return_inverse=True)
-            losses = _cross_entropy(_logits(model, tokens[union], every_position), targets[union])
-            total = losses.reshape(runs, -1).gather(1, position).mean(dim=1).sum()
+    return seeds
+
+
+def _steps(
+    model: Model,
+    task: Task,
+    config: TrainConfig,
+    measure: Collection[int],
+    seeds: tuple[int, ...],
+    every_position: bool,
+) -> Iterator[tuple[int, Measured | None]]:
+    """See :func:`each_step`."""
+    named = dict(model.named_parameters())
+    move = _optimizer_step(named, config, model.runs)
+    batch = _Batch(model, task, every_position)
+    objective = _objective(model, task, config) or batch
+    for step in range(config.steps + 1):
+        last, measured, loss = step == config.steps, None, None
+        if config.batch_size is None or step in measure:
+            # A gradient is what the full batch is for; that of a minibatch is taken below.
+            with torch.set_grad_enabled(config.batch_size is None and not last):
+                loss, accuracy = objective(step in measure)
+            if step in measure:
+                measured = Measured(*(x.detach().double().cpu().numpy() for x in (loss, accuracy)))
+                _check_finite(measured.loss, seeds, step, task, config)
+        yield step, measured
+        if last:
+            return
+        if config.batch_size is not None:
+            loss = batch.loss_of(_minibatches(batch.weights, config.batch_size, seeds, step))
+        assert loss is not None
         for parameter in named.values():
             parameter.grad = None
-        total.backward()  # runs share no parameter, so the sum keeps each run's own gradient
+        loss.sum().backward()  # runs share no parameter, so the sum keeps each run's own gradient
         move()
 
-    snapshots = {name: np.stack(values) for name, values in kept.items()}
-    if model.runs is None:
-        snapshots = {name: values[:, None] for name, values in snapshots.items()}
-    return Run(config, seeds, _tidy(rows, seeds), np.array(saved_steps), snapshots)
+
+def _check_finite(
+    loss: NDArray[np.float64], seeds: tuple[int, ...], step: int, task: Task, config: TrainConfig
+) -> None:
+    """Stop a run that has diverged."""
+    bad = [seed for seed, value in zip(seeds, loss, strict=True) if not math.isfinite(value)]
+    if bad:
+        raise FloatingPointError(
+            f"training of {task.name or 'the task'} diverged: loss is not finite at step {step} "
+            f"for seeds {bad}; lower the learning rate (now {config.lr:g}) or the initial scale."
+        )
 
 
 def _minibatches(weights: Tensor, batch_size: int, seeds: tuple[int, ...], step: int) -> Tensor:
@@ -420,10 +524,14 @@ def _minibatches(weights: Tensor, batch_size: int, seeds: tuple[int, ...], step:
     return torch.stack(drawn).to(weights.device)
 
 
-def _tidy(rows: list[tuple[int, NDArray, NDArray]], seeds: tuple[int, ...]) -> pd.DataFrame:
-    tables = [
-        pd.DataFrame({"seed": seeds, "step": step, "metric": metric, "value": values})
-        for step, loss, accuracy in rows
-        for metric, values in (("loss", loss), ("accuracy", accuracy))
-    ]
-    return pd.concat(tables, ignore_index=True)
+def _tidy(rows: Mapping[int, Measured], seeds: tuple[int, ...]) -> pd.DataFrame:
+    """Metrics of the measured steps, a row for each seed, step and metric."""
+    names = Measured._fields
+    return pd.DataFrame(
+        {
+            "seed": np.tile(seeds, len(rows) * len(names)),
+            "step": np.repeat(list(rows), len(names) * len(seeds)),
+            "metric": np.tile(np.repeat(names, len(seeds)), len(rows)),
+            "value": np.ravel(list(rows.values())),
+        }
+    )

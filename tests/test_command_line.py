@@ -71,11 +71,11 @@ MAY_IMPORT = {
     "rules": {"numpy", "tasks"},
     "explorers": {
         *("ipywidgets", "IPython", "altair", "numpy", "pandas", "torch", "tasks", "signatures"),
-        *("models", "gradients", "alignment", "stairs", "rules", "figures"),
+        *("models", "training", "gradients", "alignment", "stairs", "rules", "figures"),
     },
     "freshness": set(),
     "chapters": {"jupytext", "nbformat", "yaml"},
-    "notebooks": {"papermill", "nbformat", "psutil", "traitlets", "chapters"},
+    "notebooks": {"papermill", "nbformat", "psutil", "traitlets", "chapters", "printable"},
     "settings": {"chapters"},
     "published": {"nbformat", "chapters"},
     "live": {"jupyter_server", "tornado", "traitlets", "yaml", "chapters", "notebooks"},

@@ -284,7 +284,7 @@ def test_measure_writes_a_report_and_prints_numbers(tmp_path: Path, table: Path)
     (["my task.csv", "--output", "my task.csv"], 2, "that is the task itself"),
     (["my task.csv", "--gamma", "1e300"], 2, "--gamma: expected a rate from 0 to 10"),
     (["my task.csv", "--gamma", "nan"], 2, "--gamma: expected a"),
-    (["my task.csv", "--lr", "1e30", *FAST], 1, "lower lr"),
+    (["my task.csv", "--lr", "1e30", *FAST], 1, "lower the learning rate"),
 ])  # fmt: skip
 def test_measure_refuses_with_a_reason(
     tmp_path: Path, table: Path, arguments: list[str], code: int, message: str

@@ -1,5 +1,7 @@
 """The feed-forward loss in closed form: equal to automatic differentiation, and when it is used."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -97,6 +99,40 @@ def test_in_training_precision_it_rounds_as_automatic_differentiation_does():
     assert off([x.double() for x in ours], reference) < 10 * off(
         [x.double() for x in usual], reference
     )
+
+
+def gone(*_):
+    raise RuntimeError("_linear_pointwise() is missing value for argument")
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        SimpleNamespace(),
+        SimpleNamespace(_linear_pointwise=gone),
+        SimpleNamespace(_linear_pointwise=lambda a, b: a @ b),
+        SimpleNamespace(_linear_pointwise=lambda a, b, *_: a @ b.T + 1),
+        SimpleNamespace(_linear_pointwise=lambda a, b, *_: (a @ b.T).tolist()),
+    ],
+    ids=["not there", "refuses", "other signature", "other meaning", "other type"],
+)
+def test_without_the_private_product_training_is_the_same(operations, monkeypatch):
+    """In float32, on a processor for which it would be chosen."""
+    task = tasks.addition(8, 30)
+    reference = by_differentiation(build(task=task), task)
+    usual = in_closed_form(build(dtype=torch.float32, task=task), task)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(torch.ops, "mkldnn", operations)
+    objective._single_product.cache_clear()
+    try:
+        assert objective._single_product() is torch.mm
+        without = in_closed_form(build(dtype=torch.float32, task=task), task)
+    finally:
+        objective._single_product.cache_clear()
+    torch.testing.assert_close(without[0], usual[0], rtol=1e-6, atol=0)
+    torch.testing.assert_close(without[1], usual[1])
+    assert off([x.double() for x in without[2]], reference[2]) < 1e-5
+    assert off(without[2], usual[2]) < 1e-5
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])

@@ -130,6 +130,32 @@ def test_snapshots_double_then_are_even_and_hold_the_state_before_the_step():
     assert run.steps[run.at(3)] == 2
 
 
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_each_step_is_the_loop_of_train_seen_from_within(batch_size):
+    settings = {"optimizer": "adamw", "batch_size": batch_size}
+    config = training.TrainConfig(9, 0.02, **settings, snapshot_every=1)
+    run = training.train(model((3, 4)), TASK, config, seeds=(3, 4))
+    watched, seen = model((3, 4)), []
+    for step, measured in training.each_step(watched, TASK, config, {0, 4, 9}, (3, 4)):
+        np.testing.assert_array_equal(watched.W_E.detach(), run.snapshots["W_E"][step])
+        seen.append(step)
+        if step not in (0, 4, 9):
+            assert measured is None
+            continue
+        assert measured is not None
+        for name, values in measured._asdict().items():
+            np.testing.assert_array_equal(values, run.metric(name).loc[step])
+    assert seen == list(range(10))
+    # Whoever looks may stop: the model stays as it is, also if the rest is never asked for.
+    stopped = model((3, 4))
+    for step, _ in training.each_step(stopped, TASK, config, (), (3, 4)):
+        if step == 5:
+            break
+    np.testing.assert_array_equal(stopped.W_E.detach(), run.snapshots["W_E"][5])
+    with pytest.raises(ValueError, match="seeds: expected 2 distinct"):  # before a step is asked
+        training.each_step(stopped, TASK, config, (), (3, 3))
+
+
 @pytest.mark.claim("4.11", "7.3")
 def test_onset_and_early_stop():
     config = training.TrainConfig(2000, 0.02, "adamw", measure_every=5, stop_accuracy=1.0)
@@ -170,7 +196,7 @@ def test_a_snapshot_is_restored_in_another_precision():
 
 
 def test_divergence_is_named_not_plotted():
-    with pytest.raises(FloatingPointError, match=r"finite at step \d+ for seeds \[0\]; lower lr"):
+    with pytest.raises(FloatingPointError, match=r"at step \d+ for seeds \[0\]; lower the le"):
         training.train(model((0,), gamma=0.0), TASK, training.TrainConfig(200, 1e6, "sgd"))
 
 
