@@ -12,7 +12,7 @@ from project import command
 from scipy import sparse
 
 from staircase_lib import corpus_report, figures
-from staircase_lib.figures.token_scatter import _placed
+from staircase_lib.figures.token_scatter import _WIDTHS, _placed
 from staircase_lib.language import counting, summary
 from staircase_lib.language.tokens import encode, prepare
 from staircase_lib.printable import printable, printable_json
@@ -110,9 +110,11 @@ def test_names_in_a_scatter_do_not_collide_and_keep_their_place_in_wider_panels(
     rng = np.random.default_rng(0)
     names = ["word" * int(k) for k in rng.integers(1, 4, 120)]
     share = rng.random((120, 2))
-    left, room = _placed(names, share, {200: 200, 400: 400})
+    names[:2] = ["word", "word"]
+    share[:2] = [0.58, 0.5], [0.61, 0.5]  # back to back at first, then into each other
+    left, room = _placed(names, share, {w: w for w in _WIDTHS})
     assert 0 < sum(r <= 200 for r in room) < sum(r <= 400 for r in room) < 120
-    for width in (200, 400):
+    for width in (*_WIDTHS, 207, 333, 555):
         boxes = []
         for name, (x, y), side, least in zip(names, share * width, left, room, strict=True):
             if least <= width:

@@ -15,8 +15,11 @@ from staircase_lib.figures.series import value_range
 from staircase_lib.figures.tables import ordered, printable_texts, require_columns, require_finite
 from staircase_lib.printable import printable
 
-_WIDTHS = (200, 280, 380, 500, 620)  # of the panel, from a phone's to the text column's
+# Of the panel, from a phone's to the text column's; in steps shorter than two names, so that none
+# pass through each other between two of them.
+_WIDTHS = tuple(range(200, 621, 20))
 _LINE = 13
+_GAP = 4  # between names on one line
 _LONGEST_NAME = 24
 
 
@@ -153,22 +156,24 @@ def _placed(
 ) -> tuple[np.ndarray, list[int]]:
     """Whether each name stands left of its point, and the least panel width at which it fits.
 
-    Earlier names go first, and a name that fits in a narrow panel keeps its place in wider ones:
-    points move apart while names keep their size.
+    Earlier names go first. A name that is shown in a narrow panel is shown in wider ones, where it
+    has to fit as well: as points move apart, the name left of one can run into the name right of
+    another.
     """
     length = np.array([sum(11.5 if east_asian_width(c) in "WF" else 6.9 for c in n) for n in names])
     left = share[:, 0] > 0.6
+    widths = np.array(sorted(height_of))[:, None]
+    heights = np.array([height_of[width] for width in widths[:, 0]])[:, None]
+    x, y = share[:, 0] * widths, (1 - share[:, 1]) * heights  # (widths, names)
+    start = np.where(left, x - 5 - length, x + 5)
+    stop = start + length
     room = np.full(len(names), 10**6)
-    for width, height in sorted(height_of.items()):
-        x, y = share[:, 0] * width, (1 - share[:, 1]) * height
-        start = np.where(left, x - 5 - length, x + 5)
-        stop = start + length
+    for i, width in enumerate(widths[:, 0]):
         taken = np.flatnonzero(room < 10**6)
-        for k in np.flatnonzero(room == 10**6):
-            if start[k] < 0 or stop[k] > width:
-                continue
-            crosses = (start[taken] < stop[k]) & (stop[taken] > start[k])
-            if not (crosses & (np.abs(y[taken] - y[k]) < _LINE)).any():
+        for k in np.flatnonzero((room == 10**6) & (start[i] >= 0) & (stop[i] <= width)):
+            own = (slice(i, None), [k])
+            crosses = (start[i:, taken] < stop[own] + _GAP) & (stop[i:, taken] > start[own] - _GAP)
+            if not (crosses & (np.abs(y[i:, taken] - y[own]) < _LINE)).any():
                 room[k] = width
                 taken = np.append(taken, k)
     return left, room.tolist()
