@@ -18,6 +18,7 @@ import difflib
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -318,6 +319,8 @@ def resolve_parameters(
             hint = ""
             if isinstance(value, str) and re.fullmatch(r"[-+.\d]+e[-+]?\d+", value, re.IGNORECASE):
                 hint = "; YAML reads 1e-3 as text, write 1.0e-3"
+            elif _kind(value) == _kind(chapter.parameters[name]):
+                hint = "; numbers are to be finite, and text to be UTF-8"
             raise ParameterError(
                 f"{chapter.name}: parameter {name!r} expects {_kind(chapter.parameters[name])}, "
                 f"came {value!r} ({_kind(value)}){hint}. {_describe(chapter.parameters)}"
@@ -332,7 +335,7 @@ def parse_value(chapter: Chapter, name: str, text: str) -> Any:
     for parse in (json.loads, ast.literal_eval):
         try:
             return parse(text)
-        except (ValueError, SyntaxError):
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             continue
     return text
 
@@ -371,11 +374,18 @@ def describe_profiles(
 
 
 def _as_type_of(default: Any, value: Any) -> Any:
-    """`value` in the type of `default`; whole numbers pass as float, truth values do not."""
+    """`value` in the type of `default`; whole numbers pass as float, truth values do not.
+
+    No number is a float without being finite, and no text is one that a notebook cannot hold.
+    """
     if default is None:
         return value
-    if isinstance(default, float) and type(value) is int:
+    if isinstance(default, float) and type(value) in (int, float):
+        if not -sys.float_info.max <= value <= sys.float_info.max:
+            raise TypeError
         return float(value)
+    if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+        raise TypeError
     if isinstance(default, (list, tuple)) and isinstance(value, (list, tuple)):
         return [_as_type_of(default[0], item) for item in value] if default else list(value)
     if type(value) is not type(default):

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .chapters import Chapter, Exit, line_of
+from .printable import printable
 
 # The packages of the extra `book` are imported where used: --help and claims do without them.
 if TYPE_CHECKING:
@@ -266,9 +267,13 @@ def find_failure(job: Job, notebook: Path, error: Exception | None) -> Failure |
         code, cause = Exit.KERNEL, "the kernel died here (killed, out of memory, or os._exit)"
     elif raised and raised[0].ename == "SystemExit":
         code = Exit.EARLY
-        cause = f"the cell ended the notebook early (sys.exit({raised[0].evalue}))"
+        cause = f"the cell ended the notebook early (sys.exit({_first_line(raised[0].evalue)}))"
     elif raised:
         code, cause = Exit.CELL, f"{raised[0].ename}: {_first_line(raised[0].evalue)}"
+    elif type(error).__name__ == "PapermillExecutionError":  # without a traceback in the notebook
+        told = [output.text for output in cell.outputs if output.get("name") == "stderr"]
+        cause = _first_line((told or ["the cell failed, and its error could not be shown"])[-1])
+        code = Exit.CELL
     elif error is not None:
         code, cause = Exit.FAILED, f"{type(error).__name__}: {_first_line(str(error))}"
     elif position < len(cells) - 1:
@@ -281,7 +286,8 @@ def find_failure(job: Job, notebook: Path, error: Exception | None) -> Failure |
 
 
 def _first_line(text: str) -> str:
-    return (text.strip().splitlines() or [""])[0].strip()
+    """The first line of a text of unknown origin, as a terminal can show it."""
+    return printable((text.strip().splitlines() or [""])[0].strip(), longest=300)
 
 
 def _tags(cell: NotebookNode) -> set[str]:

@@ -79,6 +79,8 @@ def test_unknown_parameter_names_the_nearest_and_all_others(project):
         ("rate", None),
         ("gammas", 1.0),
         ("gammas", [1.0, "x"]),
+        ("gammas", [1.0, float("inf")]),
+        ("rate", 10**400),
         ("exact", 1),
         ("name", 3),
     ],
@@ -97,6 +99,12 @@ def test_value_of_another_type_is_refused(project, name, value):
             "expects float, came '1e-3' (str); YAML reads 1e-3 as text, write 1.0e-3.",
         ),
         ("rate", True, "expects float, came True (bool). Its"),
+        ("rate", float("nan"), "expects float, came nan (float); numbers are to be finite"),
+        (
+            "name",
+            "a\udcff",
+            "expects str, came 'a\\udcff' (str); numbers are to be finite, and text",
+        ),
         ("gammas", [0.5, "a"], "expects list of float, came [0.5, 'a'] (list of float and str). "),
     ],
 )
@@ -135,6 +143,12 @@ def test_command_line_values_take_the_type_of_the_default(project):
         "name": "3",
         "exact": False,
     }
+
+
+@pytest.mark.parametrize("text", ["{[]: 1}", "[" * 100_000, "1" * 5000, "-" * 100_000 + "1"])
+def test_what_cannot_be_parsed_is_text_and_refused_as_text(project, text):
+    read = only_chapter(project)
+    assert chapters.parse_value(read, "seeds", text) == text
 
 
 @pytest.mark.fault("the front matter names an unknown profile", 1)
@@ -364,6 +378,9 @@ def stop(what: str, exit_code: int, cell: str, cause: str) -> Any:
     [
         stop("a cell raises", 3, "1 / 0", "ZeroDivisionError: division by zero"),
         stop("a cell is not Python", 3, "for", "SyntaxError"),
+        pytest.param("%unknown", 3, "UsageError: Line magic function `%unknown` not found."),
+        pytest.param("raise OSError('\\ud800')", 3, "its error could not be shown"),
+        pytest.param("raise OSError('\\x1b[2J\\u202e')", 3, "OSError: \\x1b[2J\\u202e"),
         stop("a cell runs out of memory", 3, "bytearray(2**60)", "MemoryError"),
         stop("a cell calls `sys.exit(0)`", 6, "import sys; sys.exit(0)", "early (sys.exit(0))"),
         stop("a cell calls `exit()`", 6, "exit()", "ended the notebook early"),

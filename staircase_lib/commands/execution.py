@@ -54,7 +54,7 @@ def declare(commands: terminal.Commands) -> None:
     )
     book.add_argument(
         "--jobs",
-        type=int,
+        type=terminal.at_most(10_000, least=1),
         default=os.cpu_count() or 1,
         metavar="N",
         help="chapters that run at the same time (default: the number of cores)",
@@ -62,7 +62,7 @@ def declare(commands: terminal.Commands) -> None:
     for command in (run, book):
         command.add_argument(
             "--timeout",
-            type=int,
+            type=terminal.at_most(10**7, least=1),
             default=CELL_TIMEOUT,
             metavar="SECONDS",
             help=f"give up when one cell takes longer (default: {CELL_TIMEOUT})",
@@ -119,9 +119,9 @@ def build_book(root: Path, options: argparse.Namespace) -> None:
     from .. import book
 
     if options.estimate:
-        print(_book_in_words(root, options.profile, max(1, options.jobs)))
+        print(_book_in_words(root, options.profile, options.jobs))
         return
-    first_page = book.build_book(root, options.profile, max(1, options.jobs), options.timeout)
+    first_page = book.build_book(root, options.profile, options.jobs, options.timeout)
     print(f"The book: {first_page.as_uri()}")
 
 
