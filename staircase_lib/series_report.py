@@ -1,7 +1,8 @@
 """A measured checkpoint series as charts and as one HTML file.
 
-The chart functions take the rows of :mod:`staircase_lib.language.observables` with a column
-``step``, whoever trained the model, and return an Altair chart, or None where nothing was measured.
+The chart functions take rows as :func:`~staircase_lib.language.similarity.tidy_row` makes them,
+with a column ``step``, whoever trained the model, and return an Altair chart, or None where nothing
+was measured.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from staircase_lib import models
-from staircase_lib.language import export, observables, series
+from staircase_lib.language import attention_path, export, series
 from staircase_lib.language.transformer import Transformer
 
 
@@ -43,9 +43,9 @@ def test_a_series_of_exports_is_read_back(tmp_path):
     chosen = np.array([3, 1, 39])
     rows = series.embedding_rows(first, chosen)
     np.testing.assert_array_equal(rows, start.W_E[1, chosen].detach().numpy())
-    windows = observables.sample_windows(np.arange(40), 12, 5)
+    windows = attention_path.sample_windows(np.arange(40), 12, 5)
     for ours, theirs in zip(
-        observables.read_attention(start, *windows),
+        attention_path.read_attention(start, *windows),
         series.read_attention(first, *windows),
         strict=True,
     ):

@@ -13,7 +13,7 @@ import transformers
 from huggingface_hub import errors
 from safetensors.torch import load_file, save_file
 
-from staircase_lib.language import observables, series
+from staircase_lib.language import attention_path, corpus_counts, series
 from staircase_lib.language.series import SeriesError, embedding_rows, open_series
 from staircase_lib.language.tokens import prepare
 from staircase_lib.language.vocabulary import train_tokenizer
@@ -363,7 +363,7 @@ def test_files_of_the_hub_are_read_as_those_of_a_folder(monkeypatch, published):
 def test_attention_is_what_the_model_adds_to_its_stream(published, tokens):
     """Of the first block, written out: without FFN, the block is its attention."""
     checkpoint = open_series(str(published), ["step8"])[0]
-    windows, positions = observables.sample_windows(tokens.ids, 16, 20)
+    windows, positions = attention_path.sample_windows(tokens.ids, 16, 20)
     written, attention = series.read_attention(checkpoint, windows, positions)
     assert written.shape == (2, 20, 16) and attention.shape == (2, 20, 16)
     np.testing.assert_allclose(attention.sum(-1), 1, atol=1e-5)
@@ -379,7 +379,7 @@ def test_attention_is_what_the_model_adds_to_its_stream(published, tokens):
 
 
 def test_models_with_code_of_their_own_or_without_weights_are_refused(neox, tokens):
-    sampled = observables.sample_windows(tokens.ids, 16, 3)
+    sampled = attention_path.sample_windows(tokens.ids, 16, 3)
     told = json.loads((neox / "config.json").read_text())
     own = {**told, "model_type": "mine", "auto_map": {"AutoModelForCausalLM": "mine.Model"}}
     (neox / "config.json").write_text(json.dumps(own))
@@ -398,7 +398,7 @@ def test_models_with_code_of_their_own_or_without_weights_are_refused(neox, toke
 def test_a_series_whose_embeddings_become_signatures_is_seen_to(published, tokens, tmp_path):
     """Random at step 0, a projection of the signatures later: alignment rises from 0 to 1."""
     root = tmp_path / "series"
-    counts = observables.count_corpus(tokens.ids, V, V)
+    counts = corpus_counts.count_corpus(tokens.ids, V, V)
     P = counts.pairs.toarray() / counts.pairs.sum(1)[:, None].clip(1)
     S = P - counts.pairs.sum(0) / counts.pairs.sum()
     for step, rows in ((0, np.random.default_rng(1).standard_normal((V, 400))), (5, S)):

@@ -196,29 +196,29 @@ def _observer(
     tokens: Any, ids: Any, held: Any, length: int, options: argparse.Namespace
 ) -> tuple[Callable[[int, Any], Any], tuple[int, ...]]:
     """What compares a model with signatures of the most frequent tokens; these tokens."""
-    from ..language import observables, processes
+    from ..language import attention_path, corpus_counts, next_token_alignment, processes
 
     known: dict[str, Any] = {}
 
     def count() -> tuple[int, ...]:
         number = min(options.anchors, tokens.vocab_size - 1)
-        counts = observables.count_corpus(
+        counts = corpus_counts.count_corpus(
             ids, tokens.vocab_size, number, separator=tokens.separator, triples=False
         )
-        known["signatures"] = observables.references(counts)
+        known["signatures"] = next_token_alignment.references(counts)
         if len(held):
-            known["places"] = observables.sample_windows(held, length, seed=options.seed)
-            known["heard"] = observables.attention_reference(counts, *known["places"])
+            known["places"] = attention_path.sample_windows(held, length, seed=options.seed)
+            known["heard"] = attention_path.attention_reference(counts, *known["places"])
         return tuple(int(token) for token in counts.tokens)
 
     chosen = processes.on_first(count)
 
     def observe(step: int, model: Any) -> Any:
         embeddings = model.W_E[list(chosen)].float().cpu().numpy()
-        rows = observables.alignment_rows(embeddings, known["signatures"])
+        rows = next_token_alignment.alignment_rows(embeddings, known["signatures"])
         if len(held):
-            written = observables.read_attention(model, *known["places"])
-            rows = [*rows, *observables.attention_rows(*written, known["heard"])]
+            written = attention_path.read_attention(model, *known["places"])
+            rows = [*rows, *attention_path.attention_rows(*written, known["heard"])]
         return rows
 
     return observe, chosen

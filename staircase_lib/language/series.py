@@ -7,8 +7,9 @@ are opened, whole or in shards, and sliced. Nothing of a series is run: no code 
 model, no pickle but tensors (``weights_only``). For what attention does the model itself has to
 run; then ``transformers`` makes it from its own code.
 
-The measurements are those of :mod:`~staircase_lib.language.observables`, against the signatures of
-any text in the model's own tokens.
+The measurements are those of :mod:`~staircase_lib.language.next_token_alignment`,
+:mod:`~staircase_lib.language.kernel_probes` and :mod:`~staircase_lib.language.attention_path`,
+against the signatures of any text in the model's own tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from staircase_lib.language import observables
+from staircase_lib.language import (
+    attention_path,
+    corpus_counts,
+    kernel_probes,
+    next_token_alignment,
+)
 from staircase_lib.language.tokens import TokenFile
 from staircase_lib.language.vocabulary import token_texts, vocabulary_size
 
@@ -583,7 +589,7 @@ class Measured:
     Attributes
     ----------
     rows : DataFrame
-        As the rows of :mod:`~staircase_lib.language.observables`, with ``step`` and ``revision``.
+        As :func:`~staircase_lib.language.similarity.tidy_row`, with ``step`` and ``revision``.
     tokens : list of str
         Texts of the chosen tokens, most frequent first.
     facts : dict of str to str
@@ -653,21 +659,22 @@ def measure(
             f"a vocabulary of {tokens.vocab_size:,}; encode the text with the model's tokenizer."
         )
     tell(f"counting {tokens.length:,} tokens")
-    counts = observables.count_corpus(
+    counts = corpus_counts.count_corpus(
         tokens.ids, rows, number, separator=tokens.separator, workers=workers
     )
-    references = observables.references(counts)
-    probes = observables.signature_probes(counts)
+    references = next_token_alignment.references(counts)
+    probes = kernel_probes.signature_probes(counts)
     heard, sampled = None, None
     if attention:
-        sampled = observables.sample_windows(tokens.ids, length, windows)
-        heard = observables.attention_reference(counts, *sampled)
+        sampled = attention_path.sample_windows(tokens.ids, length, windows)
+        heard = attention_path.attention_reference(counts, *sampled)
     found = []
     for checkpoint in series:
         E = embedding_rows(checkpoint, counts.tokens, tensor)
-        measured = observables.alignment_rows(E, references) + observables.probe_rows(E, probes)
+        measured = next_token_alignment.alignment_rows(E, references)
+        measured += kernel_probes.probe_rows(E, probes)
         if heard is not None and sampled is not None:
-            measured += observables.attention_rows(*read_attention(checkpoint, *sampled), heard)
+            measured += attention_path.attention_rows(*read_attention(checkpoint, *sampled), heard)
         about = {"step": checkpoint.step, "revision": checkpoint.revision}
         found += [{**about, **row} for row in measured]
         tell(f"{checkpoint.revision}: alignment {measured[0]['value']:.3f}")
