@@ -222,7 +222,7 @@ def pack(values: ArrayLike, low: float, high: float, bits: int) -> dict[str, Any
     ----------
     values : float array
     low, high : float
-        Range, ``low < high``; it must hold every value, up to rounding.
+        Range, finite, ``low < high``; it must hold every value, up to rounding.
     bits : {8, 16}
 
     Returns
@@ -236,14 +236,24 @@ def pack(values: ArrayLike, low: float, high: float, bits: int) -> dict[str, Any
         If a value is infinite or outside the range, or the range or the bits are not as above.
     """
     array = np.asarray(values, dtype=np.float64)
-    if bits not in (8, 16) or not low < high:
-        raise ValueError(f"expected bits 8 or 16 and low < high, got {bits}, {low} and {high}.")
+    if bits not in (8, 16):
+        raise ValueError(f"bits: expected 8 or 16, got {bits!r}. Take 16 for numbers to be read.")
+    if not (low < high and np.isfinite(float(high) - float(low))):
+        raise ValueError(
+            f"low, high: expected a finite range with low < high, got {low} and {high}. Take the "
+            f"least and the greatest value that can occur."
+        )
+    if np.isinf(array).any():
+        raise ValueError(
+            f"values: expected finite numbers, or nan for undefined ones, got "
+            f"{np.isinf(array).sum()} infinite ones of {array.size}. Replace these by nan."
+        )
     margin = 1e-6 * (high - low)
     known = array[~np.isnan(array)]
     if known.size and not (low - margin <= known.min() and known.max() <= high + margin):
         raise ValueError(
-            f"values: expected within [{low}, {high}], got {known.min()} to {known.max()}; "
-            f"widen the range."
+            f"values: expected within low = {low:g} and high = {high:g}, got {known.min():g} to "
+            f"{known.max():g}. Widen the range."
         )
     top = 2**bits - 2
     scaled = np.rint((np.clip(array, low, high) - low) / (high - low) * top)
