@@ -183,12 +183,28 @@ def test_a_wrong_reading_is_noticed():
     limit = recordings.resolution(packed)
     assert np.nanmax(np.abs(decoded(packed, ">") - values)) > 100 * limit
     assert np.abs(decoded({**packed, "low": 0.0}) - values).max() > 100 * limit
-    with pytest.raises(ValueError, match="widen the range"):
-        recordings.pack(values * 2, -1, 1, 8)
-    with pytest.raises(ValueError, match="widen the range"):
-        recordings.pack([np.inf], -1, 1, 8)
-    with pytest.raises(ValueError, match="bits"):
-        recordings.pack(values, -1, 1, 12)
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high", "bits", "message"),
+    [
+        ([0.5, 2.0], -1, 1, 8, r"^values: .* high = 1, got 0.5 to 2\. Widen the range\.$"),
+        ([0.5, -np.inf], -1, 1, 8, r"^values: expected finite .* got 1 infinite ones of 2\. Rep"),
+        ([0.5], -np.inf, 1, 16, r"^low, high: expected a finite range .* got -inf and 1\. Take"),
+        ([0.5], 0, np.inf, 16, "got 0 and inf"),
+        ([0.5], np.nan, 1, 16, "got nan and 1"),
+        ([0.5], 1, 1, 16, "with low < high, got 1 and 1"),
+        ([0.5], -1e308, 1e308, 16, "a finite range"),
+        ([0.5], 0, 1, 12, r"^bits: expected 8 or 16, got 12\. Take 16"),
+    ],
+)
+def test_what_cannot_be_packed_is_refused(values, low, high, bits, message):
+    with pytest.raises(ValueError, match=message):
+        recordings.pack(values, low, high, bits)
+
+
+def test_a_value_that_rounding_put_outside_is_packed():
+    assert decoded(recordings.pack([1 + 1e-9, np.nan], -1, 1, 8))[0] == 1
 
 
 def test_recordings_survive_the_document(sums):
@@ -206,7 +222,7 @@ def test_recordings_survive_the_document(sums):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory, sums) -> Path:
-    """A one-page book with a small explorer."""
+    """A book with a small explorer alone on its page, and one beside a chart of its tokens."""
     figures.enable()
     folder = tmp_path_factory.mktemp("explorer")
     film = sums[0.9][0]
@@ -222,11 +238,17 @@ def page(tmp_path_factory, sums) -> Path:
     heading = nbformat.v4.new_markdown_cell(
         '# Explorer\n\n<a id="tour" href="#task=clock&amp;gamma=0.9&amp;step=12&amp;token=2">go</a>'
     )
-    notebook = nbformat.v4.new_notebook(cells=[heading, cell])
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
-    notebook.metadata["language_info"] = {"name": "python"}
-    nbformat.write(notebook, folder / "index.ipynb")
-    (folder / "_toc.yml").write_text("format: jb-book\nroot: index\n", encoding="utf-8")
+    similarity += similarity.swapaxes(1, 2) + np.eye(5)
+    chart = figures.similarity_heatmap(film.steps.tolist(), similarity, NUMBERS, time_title="step")
+    drawn, about = chart._repr_mimebundle_()
+    beside = [nbformat.v4.new_markdown_cell("# Beside"), gallery_site.output_cell(drawn, about)]
+    for name, cells in (("index", [heading, cell]), ("beside", [*beside, cell])):
+        notebook = nbformat.v4.new_notebook(cells=cells)
+        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+        notebook.metadata["language_info"] = {"name": "python"}
+        nbformat.write(notebook, folder / f"{name}.ipynb")
+    contents = "format: jb-book\nroot: index\nchapters:\n- file: beside\n"
+    (folder / "_toc.yml").write_text(contents, encoding="utf-8")
     (folder / "references.bib").write_text("", encoding="utf-8")
     configuration = yaml.safe_dump(gallery_site.configuration())
     (folder / "_config.yml").write_text(configuration, encoding="utf-8")
@@ -357,6 +379,51 @@ def test_a_token_is_marked_everywhere_at_once(browser, page):  # noqa: F811
     assert tokens.get_by_label("2").is_checked() and visit.state()["token"] == "2"
     tokens.get_by_label("2").press("ArrowRight")
     assert visit.looked_at() == [3] * 7, "the keyboard does as well"
+    visit.close()
+
+
+@pytest.mark.browser
+def test_charts_of_the_page_and_the_explorer_share_token_and_moment(browser, page):  # noqa: F811
+    visit = Explorer(browser, page.with_name("beside.html"))
+    chart = visit.page.locator(".sc-chart")
+    chart.scroll_into_view_if_needed()
+    visit.page.wait_for_function("b => b.dataset.state", arg=chart.element_handle())
+    explorer = visit.page.locator(".sc-explorer")
+    last = len(visit.page.evaluate("staircaseExplorers[0].run.steps")) - 1
+    own = visit.looked_at()[0]
+    assert visit.signal(chart, "token") == "", "what nobody chose is not marked elsewhere"
+
+    explorer.get_by_role("slider").press("End")
+    visit.until(chart, "snapshot", last)
+    chart.get_by_role("slider").press("Home")
+    assert explorer.locator(".sx-told").inner_text() == "step 0" and visit.state()["step"] == "0"
+
+    cells = explorer.locator(".sx-panel").nth(1).locator(".sx-cell")
+    cells.nth(5 * 1 + 4).hover()
+    visit.until(chart, "token", "1")
+    explorer.locator(".sx-told").hover()
+    visit.until(chart, "token", "")
+    menu = chart.get_by_role("combobox", name="mark token")
+    menu.select_option("4")
+    assert visit.looked_at() == [4] * 7
+    cells.nth(0).hover()
+    visit.until(chart, "token", "0")
+    explorer.locator(".sx-told").hover()
+    visit.until(chart, "token", "4")
+    assert visit.looked_at() == [4] * 7, "after pointing, what was kept"
+    explorer.get_by_role("radiogroup", name="token").get_by_label("2").check()
+    visit.until(chart, "token", "2")
+    assert menu.input_value() == "2" and visit.looked_at() == [2] * 7
+    visit.page.keyboard.press("Escape")
+    visit.until(chart, "token", "")
+    menu.select_option("4")
+    menu.select_option("")
+    assert visit.looked_at() == [2] * 7 != [own] * 7, "it always has a token of its own"
+    tell = "([n, d]) => document.dispatchEvent(new CustomEvent(n, { detail: d }))"
+    visit.page.evaluate(tell, ["sc-token", {"group": "others", "token": "4"}])
+    visit.page.evaluate(tell, ["sc-token", {"group": "token", "token": "no such"}])
+    visit.page.evaluate(tell, ["sc-moment", {"clock": "another run", "step": 60}])
+    assert visit.looked_at() == [2] * 7 and visit.state()["step"] == "0"
     visit.close()
 
 

@@ -2,7 +2,10 @@
 
    A box holds the recordings as inert JSON. Task, gamma, seed, moment, order and token make up the
    state; it stands in the page's address, so that a view can be linked. What changes with the state
-   is drawn in three kinds: a run (everything), a moment (what moves), a token (what is marked). */
+   is drawn in three kinds: a run (everything), a moment (what moves), a token (what is marked).
+
+   With the charts of its page it shares the token that is pointed at, by name, and the moment, with
+   those that name no clock: by the events of chart_links.js. */
 (function () {
   "use strict";
 
@@ -103,8 +106,10 @@
       this.box = box;
       this.tasks = JSON.parse(box.querySelector("script.sc-recorded").textContent).tasks;
       this.state = { task: 0, gamma: 0, seed: 0, moment: 0, order: 0, token: 0 };
-      this.preview = null; // the token under the pointer
+      this.preview = null; // the token under the pointer, here or in a chart of the page
       this.partner = null; // and the other token of its cell
+      this.kept = null; // name of the token that the page marks while none is pointed at here
+      this.speaking = false;
       this.timer = 0;
       this.build();
       this.start();
@@ -225,6 +230,8 @@
         this.draw();
       }
       window.addEventListener("hashchange", () => this.fromAddress());
+      document.addEventListener("sc-moment", ({ detail }) => this.hearMoment(detail));
+      document.addEventListener("sc-token", ({ detail }) => this.hearToken(detail));
       new ResizeObserver(() => {
         if (this.box.clientWidth !== this.drawnAt) this.draw();
       }).observe(this.box);
@@ -249,7 +256,8 @@
         this.state.seed = Math.max(0, this.seeds.indexOf(seed));
       }
       this.keepInRange(step);
-      this.preview = null;
+      if ("token" in change) this.keep();
+      this.preview = this.atRest;
       if (Object.keys(change).join() === "token") this.mark();
       else this.draw();
       this.tellAddress();
@@ -264,7 +272,12 @@
 
     move(moment) {
       const last = this.run.steps.length - 1;
-      this.state.moment = Math.min(Math.max(moment, 0), last);
+      this.standAt(Math.min(Math.max(moment, 0), last));
+      this.tellMoment();
+    }
+
+    standAt(moment) {
+      this.state.moment = moment;
       this.drawMoment();
       clearTimeout(this.telling);
       this.telling = setTimeout(() => this.tellAddress(), 250);
@@ -293,6 +306,44 @@
       this.box.classList.toggle("sx-film", Boolean(this.timer));
     }
 
+    // ---- the page's charts ----------------------------------------------------------------
+
+    /* What is said here comes back from the charts, which pass it on; it is not heard again. */
+    tell(name, detail) {
+      this.speaking = true;
+      document.dispatchEvent(new CustomEvent(name, { detail }));
+      this.speaking = false;
+    }
+
+    tellMoment() { this.tell("sc-moment", { clock: "", step: this.run.steps[this.state.moment] }); }
+
+    tellToken(name) { this.tell("sc-token", { group: "token", token: name }); }
+
+    keep() {
+      this.kept = this.task.anchors[this.state.token];
+      this.tellToken(this.kept);
+    }
+
+    /* Where the page's token stands in this task, null if it does not. */
+    get atRest() {
+      const known = this.task.anchors.indexOf(this.kept);
+      return known < 0 ? null : known;
+    }
+
+    hearMoment({ clock, step }) {
+      if (this.speaking || clock !== "") return;
+      this.stop();
+      this.standAt(nearest(this.run.steps, step, Math.log1p));
+    }
+
+    hearToken({ group, token }) {
+      if (this.speaking || group !== "token") return;
+      this.kept = token;
+      this.preview = this.atRest;
+      this.partner = null;
+      this.mark();
+    }
+
     // ---- address --------------------------------------------------------------------------
 
     get address() {
@@ -313,7 +364,6 @@
       const task = this.tasks.findIndex(({ key }) => key === asked.get("task"));
       if (task < 0) return false;
       this.stop();
-      this.preview = null;
       const given = (name) => asked.has(name) && isFinite(asked.get(name));
       const number = (name, otherwise) => (given(name) ? Number(asked.get(name)) : otherwise);
       this.state.task = task;
@@ -322,7 +372,10 @@
       this.state.order = Math.max(0, Math.round(number("order", 0)));
       this.state.token = Math.max(0, this.task.anchors.indexOf(asked.get("token")));
       this.keepInRange(Math.max(0, number("step", 0)));
+      this.keep();
+      this.preview = this.atRest;
       this.draw();
+      this.tellMoment();
       this.box.scrollIntoView({ block: "start" });
       return true;
     }
@@ -402,10 +455,11 @@
 
     look(token, partner = null) {
       const before = this.token;
-      this.preview = token;
+      this.preview = token ?? this.atRest;
       this.partner = partner;
       if (this.token !== before) this.mark();
       else this.tellPair();
+      this.tellToken(token === null ? this.kept : this.task.anchors[token]);
     }
 
     // ---- the plane ------------------------------------------------------------------------
