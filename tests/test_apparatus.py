@@ -120,7 +120,8 @@ def test_every_theorem_and_lemma_has_a_proof_that_names_it_or_follows_it():
 
 SITE = {
     "introduction": (
-        "# Introduction\n\n{prf:ref}`thm-3`, {prf:ref}`lem-a`, {ref}`4.1 <claim-4-1>`\n"
+        "# Introduction\n\n{prf:ref}`thm-3`, {prf:ref}`lem-a`, {ref}`4.1 <claim-4-1>`\n\n"
+        "```{run-records}\n```\n"
     ),
     "theory": chapter(
         "Theory",
@@ -178,6 +179,9 @@ def test_every_page_says_how_it_was_made(site):
     assert "Nothing is executed on this page" in plain
     assert "<code>make book PROFILE=smoke</code>" in plain
     assert re.search(r"executed 20\d\d-\d\d-\d\d \d\d:\d\d UTC at profile smoke, commit ", plain)
+    runs = page(site, "introduction")
+    assert "<p>memory</p>" in runs and "<p>device</p>" not in runs  # the same for all runs
+    assert re.findall(r"CPU cores|, with python 3", runs) == ["CPU cores", ", with python 3"]
 
 
 WRONG = {

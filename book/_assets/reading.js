@@ -1,4 +1,4 @@
-/* A formula within a line keeps the punctuation that follows it. What is wider than its column scrolls in a box of its own; here such boxes can be reached and
+/* A formula within a line keeps the punctuation around it. What is wider than its column scrolls in a box of its own; here such boxes can be reached and
    scrolled with the keyboard. Which are too wide depends on the width of the page. */
 (function () {
   "use strict";
@@ -21,14 +21,20 @@
 
   function keepPunctuation() {
     for (const formula of document.querySelectorAll("span.math")) {
-      const next = formula.nextSibling;
-      const marks = next?.nodeType === Node.TEXT_NODE && /^[.,;:!?)\]’”]+/.exec(next.data)?.[0];
-      if (marks) {
-        next.splitText(marks.length);
+      const [before, after] = [formula.previousSibling, formula.nextSibling];
+      const opens = before?.nodeType === Node.TEXT_NODE && /[([‘“]+$/.exec(before.data)?.[0];
+      const closes = after?.nodeType === Node.TEXT_NODE && /^[.,;:!?)\]’”]+/.exec(after.data)?.[0];
+      const pieces = [formula];
+      if (opens) pieces.unshift(before.splitText(before.length - opens.length));
+      if (closes) {
+        after.splitText(closes.length);
+        pieces.push(after);
+      }
+      if (pieces.length > 1) {
         const line = document.createElement("span");
         line.className = "sc-keep";
         formula.replaceWith(line);
-        line.append(formula, next);
+        line.append(...pieces);
       }
     }
   }

@@ -26,7 +26,7 @@ def read_records(source: str | Path) -> list[dict[str, Any]]:
 
 
 class RunRecords(SphinxDirective):
-    """A table with a row for each executed chapter."""
+    """A table with a row for each executed chapter, and under it what all runs have in common."""
 
     def run(self) -> list[nodes.Node]:
         """The table, or a sentence that says why there is none."""
@@ -34,30 +34,37 @@ class RunRecords(SphinxDirective):
         if not records:
             text = "These pages were built without the runner of this project: no run is on record."
             return [nodes.paragraph(text=text)]
-        rows = [_cells(row) for row in records]
-        body = [_row([nodes.Text(text) for text in row]) for row in rows]
-        head = _row([nodes.Text(name) for name in COLUMNS])
+        cells = [_cells(row) for row in records]
+        # What is the same in every run is said once: so the table fits the column.
+        shared = {cell[-2:] for cell in cells if any(cell[-2:])}
+        names = COLUMNS[: -2 if len(shared) == 1 else None]
+        body = [_row([nodes.Text(text) for text in cell[: len(names)]]) for cell in cells]
+        head = _row([nodes.Text(name) for name in names])
         group = nodes.tgroup(
             "",
-            *(nodes.colspec(colwidth=1) for _ in COLUMNS),
+            *(nodes.colspec(colwidth=1) for _ in names),
             nodes.thead("", head),
             nodes.tbody("", *body),
-            cols=len(COLUMNS),
+            cols=len(names),
         )
-        return [nodes.container("", nodes.table("", group), classes=["wide-table"])]
+        table = nodes.container("", nodes.table("", group), classes=["wide-table"])
+        if len(shared) != 1:
+            return [table]
+        device, versions = shared.pop()
+        return [table, nodes.paragraph(text=f"Every run was on {device}, with {versions}.")]
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     """What the table shows of a row of ``staircase_lib.book.status_rows``."""
     state = "; ".join(row["stale"]) or "fresh"
     if "date" not in row:
-        return [row["chapter"], state, *[""] * (len(COLUMNS) - 2)]
+        return (row["chapter"], state, *[""] * (len(COLUMNS) - 2))
     versions = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
-    return [
+    return (
         *(row["chapter"], state, row["profile"], row["commit"]),
         *(row["date"][:16].replace("T", " "), f"{row['seconds']:.0f} s", f"{row['memory_mb']} MB"),
         *(row["device"], versions),
-    ]
+    )
 
 
 def _row(cells: list[nodes.Text]) -> nodes.row:
