@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -44,10 +46,23 @@ TOYS = [
 
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
 @pytest.mark.parametrize(("what", "task", "d", "hidden"), TOYS, ids=["sum", "modular"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
 def test_training(
-    beside: Callable[..., None], threads: int, what: str, task: tasks.Task, d: int, hidden: int
+    beside: Callable[..., None],
+    threads: int,
+    what: str,
+    task: tasks.Task,
+    d: int,
+    hidden: int,
+    compiled: bool,
 ) -> None:
     """Ten seeds beside a loop in plain PyTorch, from the same parameters to the same losses."""
+    loss_of = plain.cross_entropy
+    if compiled:
+        if not shutil.which(os.environ.get("CXX", "g++")):
+            pytest.skip("there is no C++ compiler, which torch.compile needs")
+        torch.compiler.reset()
+        loss_of = torch.compile(loss_of, dynamic=False)  # in the round that warms up
     model = model_of(task, d, hidden)
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     starts = [{name: p[run] for name, p in start.items()} for run in SEEDS]
@@ -59,15 +74,15 @@ def test_training(
         losses["ours"] = training.train(model, task, config).metric("loss")
 
     def plain_loop() -> None:
-        losses["plain"] = plain.train(starts, task, STEPS, 0.5)
+        losses["plain"] = plain.train(starts, task, STEPS, 0.5, loss_of)
 
     beside(
         f"training, {what}" + (", two threads" if threads == 2 else ""),
         ours,
-        "plain loop",
+        "plain loop, compiled" if compiled else "plain loop",
         plain_loop,
         3,
-        "ten seeds, GELU",
+        "ten seeds, GELU" + (", without the time to compile" if compiled else ""),
         threads,
         ours_threads=threads,
         work=STEPS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -15,12 +15,23 @@ from torch.nn import functional
 from staircase_lib.tasks import Task
 
 
-def train(
-    starts: Sequence[Mapping[str, Tensor]], task: Task, steps: int, lr: float
-) -> NDArray[np.float64]:
-    """Losses (steps + 1, R) of the feed-forward model: one seed at a time, gather, then multiply.
+def cross_entropy(W_E: Tensor, W_in: Tensor, W_U: Tensor, tokens: Tensor, labels: Tensor) -> Tensor:
+    """Loss of the feed-forward model: gather, then multiply."""
+    logits = functional.gelu(W_E[tokens].sum(1) @ W_in) @ W_U
+    return functional.cross_entropy(logits, labels)
 
-    `starts` has ``W_E (V, d)``, ``W_in (d, h)`` and ``W_U (h, V)`` of each seed.
+
+def train(
+    starts: Sequence[Mapping[str, Tensor]],
+    task: Task,
+    steps: int,
+    lr: float,
+    loss_of: Callable[..., Tensor] = cross_entropy,
+) -> NDArray[np.float64]:
+    """Losses (steps + 1, R) of the feed-forward model, one seed at a time.
+
+    `starts` has ``W_E (V, d)``, ``W_in (d, h)`` and ``W_U (h, V)`` of each seed; `loss_of` is
+    :func:`cross_entropy`, or that compiled.
     """
     tokens, labels = torch.tensor(task.tokens), torch.tensor(task.labels)
     losses = np.empty((steps + 1, len(starts)))
@@ -28,8 +39,7 @@ def train(
         W_E, W_in, W_U = (start[name].clone().requires_grad_() for name in ("W_E", "W_in", "W_U"))
         optimizer = torch.optim.SGD([W_E, W_in, W_U], lr)
         for step in range(steps + 1):
-            logits = functional.gelu(W_E[tokens].sum(1) @ W_in) @ W_U
-            loss = functional.cross_entropy(logits, labels)
+            loss = loss_of(W_E, W_in, W_U, tokens, labels)
             losses[step, run] = loss.item()
             if step < steps:
                 optimizer.zero_grad()
