@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from staircase_lib import figures, standalone
-from staircase_lib.language.series import Measured
+from staircase_lib.language.series_measurement import Measured
 from staircase_lib.printable import printable
 
 __all__ = [

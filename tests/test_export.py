@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from staircase_lib import models
-from staircase_lib.language import attention_path, export, series
+from staircase_lib.language import attention_path, export, series, series_measurement
 from staircase_lib.language.transformer import Transformer
 
 
@@ -46,7 +46,7 @@ def test_a_series_of_exports_is_read_back(tmp_path):
     windows = attention_path.sample_windows(np.arange(40), 12, 5)
     for ours, theirs in zip(
         attention_path.read_attention(start, *windows),
-        series.read_attention(first, *windows),
+        series_measurement.read_attention(first, *windows),
         strict=True,
     ):
         np.testing.assert_allclose(theirs, ours[1], rtol=1e-4, atol=1e-6)

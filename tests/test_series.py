@@ -13,7 +13,7 @@ import transformers
 from huggingface_hub import errors
 from safetensors.torch import load_file, save_file
 
-from staircase_lib.language import attention_path, corpus_counts, series
+from staircase_lib.language import attention_path, corpus_counts, series, series_measurement
 from staircase_lib.language.series import SeriesError, embedding_rows, open_series
 from staircase_lib.language.tokens import prepare
 from staircase_lib.language.vocabulary import train_tokenizer
@@ -364,7 +364,7 @@ def test_attention_is_what_the_model_adds_to_its_stream(published, tokens):
     """Of the first block, written out: without FFN, the block is its attention."""
     checkpoint = open_series(str(published), ["step8"])[0]
     windows, positions = attention_path.sample_windows(tokens.ids, 16, 20)
-    written, attention = series.read_attention(checkpoint, windows, positions)
+    written, attention = series_measurement.read_attention(checkpoint, windows, positions)
     assert written.shape == (2, 20, 16) and attention.shape == (2, 20, 16)
     np.testing.assert_allclose(attention.sum(-1), 1, atol=1e-5)
     assert not attention[:, np.arange(16) > positions[:, None]].any()
@@ -385,13 +385,13 @@ def test_models_with_code_of_their_own_or_without_weights_are_refused(neox, toke
     (neox / "config.json").write_text(json.dumps(own))
     (neox / "mine.py").write_text("raise SystemExit('it was run')")
     with pytest.raises(SeriesError, match="cannot make this model from its own code"):
-        series.read_attention(opened(neox), *sampled)
+        series_measurement.read_attention(opened(neox), *sampled)
     (neox / "config.json").write_text(json.dumps(told))
     weights = load_file(neox / "model.safetensors")
     del weights["gpt_neox.layers.1.attention.dense.weight"]
     save_file(weights, neox / "model.safetensors", {"format": "pt"})
     with pytest.raises(SeriesError, match="1 weights are missing, such as gpt_neox.layers.1"):
-        series.read_attention(opened(neox), *sampled)
+        series_measurement.read_attention(opened(neox), *sampled)
 
 
 @pytest.mark.claim("X.6")
@@ -412,7 +412,9 @@ def test_a_series_whose_embeddings_become_signatures_is_seen_to(published, token
         weights = {name: torch.tensor(rows, dtype=torch.float32)}
         save_file(weights, folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps({**told, width: 400}))
-    found = series.measure(open_series(str(root), ["step0", "step5"]), tokens, number=40)
+    found = series_measurement.measure(
+        open_series(str(root), ["step0", "step5"]), tokens, number=40
+    )
     rows = found.rows[found.rows["measure"] == "alignment"]
     defined = rows[rows["variant"] == "as defined"].set_index("step")["value"]
     assert abs(defined[0]) < 0.2 and defined[5] > 0.9
@@ -423,7 +425,7 @@ def test_a_series_whose_embeddings_become_signatures_is_seen_to(published, token
 
 
 def test_attention_rows_are_measured_for_every_block_and_revision(published, tokens):
-    found = series.measure(
+    found = series_measurement.measure(
         open_series(str(published), revisions()), tokens, number=40, attention=True, windows=30,
         length=16,
     )  # fmt: skip
@@ -438,7 +440,7 @@ def test_a_series_of_different_models_or_another_tokenizer_is_refused(neox, toke
     small.hidden_size = 8
     transformers.AutoModelForCausalLM.from_config(small).save_pretrained(other)
     with pytest.raises(SeriesError, match="not of one series"):
-        series.measure(open_series(str(neox.parent), ["step1", "step2"]), tokens)
+        series_measurement.measure(open_series(str(neox.parent), ["step1", "step2"]), tokens)
     (other / "tokenizer.json").write_text("{}")
     with pytest.raises(SeriesError, match="another tokenizer"):
         series.tokenizer_file(open_series(str(neox.parent), ["step1", "step2"]))
@@ -457,9 +459,9 @@ def test_a_tokenizer_of_another_model_is_refused(neox, tmp_path):
     (tmp_path / "other.txt").write_text("x y z " * 50)
     foreign = prepare(tmp_path / "other.txt", tmp_path / "small", 64, words=True)
     with pytest.raises(SeriesError, match="for 300 rows of embeddings, got one of [0-9]+ tokens"):
-        series.measure(open_series(str(neox.parent), ["step1"]), foreign)
+        series_measurement.measure(open_series(str(neox.parent), ["step1"]), foreign)
     many = " ".join(f"w{n} w{n}" for n in range(400))
     (tmp_path / "other.txt").write_text(many)
     foreign = prepare(tmp_path / "other.txt", tmp_path / "large", 380, words=True)
     with pytest.raises(SeriesError, match="it is another model's"):
-        series.measure(open_series(str(neox.parent), ["step1"]), foreign)
+        series_measurement.measure(open_series(str(neox.parent), ["step1"]), foreign)

@@ -206,7 +206,7 @@ def measure_series(options: argparse.Namespace) -> None:
     terminal.check_writable(report)
 
     from .. import series_report
-    from ..language import series
+    from ..language import series, series_measurement
     from ..language.corpus import CorpusError
     from ..language.tokens import open_tokens, prepared
 
@@ -224,7 +224,7 @@ def measure_series(options: argparse.Namespace) -> None:
             tokenizer = options.tokenizer or series.tokenizer_file(checkpoints)
             tell(f"tokens of {corpus} with {tokenizer}")
             tokens = prepared(corpus, tokenizer=tokenizer, limit=options.limit)
-        measured = series.measure(
+        measured = series_measurement.measure(
             checkpoints,
             tokens,
             number=options.tokens or 300,
