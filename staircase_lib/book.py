@@ -42,6 +42,8 @@ from .pages import render
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
+    LastRun = tuple["ChapterRun", NotebookNode]
+
 RECORDED_LEDGER = Path("book/results/ledger.json")
 
 
@@ -139,7 +141,7 @@ def executed_path(root: Path, profile: str, chapter: Chapter) -> Path:
     return build_folder(root, profile) / "executed" / f"{chapter.name}.ipynb"
 
 
-def last_run(root: Path, profile: str, chapter: Chapter) -> tuple[ChapterRun, NotebookNode] | None:
+def last_run(root: Path, profile: str, chapter: Chapter) -> LastRun | None:
     """The last execution of a chapter at a profile; None if it is absent, damaged or incomplete."""
     import nbformat
 
@@ -171,12 +173,16 @@ def known_run(root: Path, profile: str, chapter: Chapter) -> estimates.Known | N
 
 def staleness(root: Path, profile: str, chapter: Chapter) -> list[str]:
     """Why a chapter has to be executed, in words; empty if it is fresh."""
-    run = last_run(root, profile, chapter)
+    found = last_run(root, profile, chapter)
+    return _changes_since(found[0] if found else None, root, profile, chapter)
+
+
+def _changes_since(run: ChapterRun | None, root: Path, profile: str, chapter: Chapter) -> list[str]:
     if run is None:
         return ["never executed"]
     parameters = resolve_parameters(chapter, profile)
     return freshness.changes(
-        run[0].parts, chapter_parts(root, chapter, parameters, ledger_path(root, profile))
+        run.parts, chapter_parts(root, chapter, parameters, ledger_path(root, profile))
     )
 
 
@@ -241,9 +247,9 @@ def _version(package: str) -> str:
 
 def execute_chapters(
     root: Path, profile: str, chapters: Sequence[Chapter], workers: int, timeout: int
-) -> None:
+) -> dict[str, LastRun | None]:
     """Execute every stale chapter, those that read the ledger last, and write the ledger in
-    between.
+    between; returns by name the last run of each, as `last_run` reads it.
 
     Raises
     ------
@@ -255,9 +261,11 @@ def execute_chapters(
     last = [chapter for chapter in executable if reads_ledger(chapter)]
     for chapter in executable:  # refuse bad parameters before anything runs
         resolve_parameters(chapter, profile)
-    _execute_stale(root, profile, first, workers, timeout, done=0, total=len(executable))
-    write_ledger(root, profile, first)
-    _execute_stale(root, profile, last, workers, timeout, done=len(first), total=len(executable))
+    total = len(executable)
+    runs = _execute_stale(root, profile, first, workers, timeout, done=0, total=total)
+    write_ledger(root, profile, runs)
+    done = len(first)
+    return runs | _execute_stale(root, profile, last, workers, timeout, done=done, total=total)
 
 
 def _execute_stale(
@@ -269,12 +277,14 @@ def _execute_stale(
     *,
     done: int,
     total: int,
-) -> None:
+) -> dict[str, LastRun | None]:
     folder = build_folder(root, profile)
     ledger = ledger_path(root, profile)
     jobs, parts = [], {}
+    runs: dict[str, LastRun | None] = {}
     for chapter in chapters:
-        if not staleness(root, profile, chapter):
+        found = runs[chapter.name] = last_run(root, profile, chapter)
+        if not _changes_since(found[0] if found else None, root, profile, chapter):
             done += 1
             print(f"[{done}/{total}] {chapter.name}  fresh", flush=True)
             continue
@@ -302,6 +312,7 @@ def _execute_stale(
         chapter = event.job.chapter
         if event.failure is None:
             keep(event, profile, parts[chapter.name], executed_path(root, profile, chapter))
+            runs[chapter.name] = last_run(root, profile, chapter)
             print(f"      {chapter.name}  done in {event.seconds:.0f} s, {left} left", flush=True)
         else:
             failures.append(event)
@@ -312,6 +323,7 @@ def _execute_stale(
         codes = {event.failure.code for event in failures if event.failure}
         code = codes.pop() if len(codes) == 1 else Exit.FAILED
         raise BookError("\n".join(event.report for event in failures), code)
+    return runs
 
 
 def _longest_first(root: Path, profile: str, jobs: Sequence[Job]) -> list[Job]:
@@ -327,12 +339,8 @@ def _longest_first(root: Path, profile: str, jobs: Sequence[Job]) -> list[Job]:
 # --- Claims --------------------------------------------------------------------------------------
 
 
-def claim_rows(root: Path, profile: str, chapter: Chapter) -> list[dict[str, Any]]:
+def claim_rows(run: ChapterRun, notebook: NotebookNode) -> list[dict[str, Any]]:
     """Ledger rows that a chapter's last execution showed, with where and how they were measured."""
-    found = last_run(root, profile, chapter)
-    if found is None:
-        return []
-    run, notebook = found
     rows = []
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
@@ -341,25 +349,25 @@ def claim_rows(root: Path, profile: str, chapter: Chapter) -> list[dict[str, Any
                 rows.append(
                     {
                         **row,
-                        "profile": profile,
+                        "profile": run.profile,
                         "commit": run.commit,
-                        "evidence": f"{chapter.name}.html#{row['evidence']}",
-                        "chapter": chapter.name,
+                        "evidence": f"{run.chapter}.html#{row['evidence']}",
+                        "chapter": run.chapter,
                         "key": freshness.ledger_key(run.parts),
                     }
                 )
     return rows
 
 
-def write_ledger(root: Path, profile: str, chapters: Sequence[Chapter]) -> None:
+def write_ledger(root: Path, profile: str, runs: Mapping[str, LastRun | None]) -> None:
     """Merge the claims of all chapters into the profile's ledger, sorted by id."""
     rows: dict[str, dict[str, Any]] = {}
-    for chapter in chapters:
-        for row in claim_rows(root, profile, chapter):
+    for found in runs.values():
+        for row in claim_rows(*found) if found else ():
             if row["id"] in rows:
                 raise BookError(
                     f"claim {row['id']} is measured in {rows[row['id']]['chapter']} and in "
-                    f"{chapter.name}; expected one place, remove the other"
+                    f"{row['chapter']}; expected one place, remove the other"
                 )
             rows[row["id"]] = row
     ordered = sorted(rows.values(), key=lambda row: _claim_order(row["id"]))
@@ -436,13 +444,16 @@ def build_book(root: Path, profile: str, workers: int, timeout: int) -> Path:
     """
     chapters = read_chapters(root)
     with build_lock(root):
-        execute_chapters(root, profile, chapters, workers, timeout)
-        executed = {}
+        runs = execute_chapters(root, profile, chapters, workers, timeout)
+        executed, rows = {}, []
         for chapter in chapters:
-            found = last_run(root, profile, chapter) if chapter.code else None
+            if not chapter.code:
+                continue
+            found = runs[chapter.name]
+            rows.append(_status_row(found[0] if found else None, root, profile, chapter))
             if found is not None:
                 executed[chapter.path] = put_outputs_back(chapter, found[1])
-        return render(root, profile, executed, status_rows(root, profile))
+        return render(root, profile, executed, rows)
 
 
 # --- Status --------------------------------------------------------------------------------------
@@ -452,18 +463,15 @@ def status_rows(root: Path, profile: str) -> list[dict[str, Any]]:
     """For each executable chapter: fresh or why not, and how its last execution went."""
     rows = []
     for chapter in read_chapters(root):
-        if not chapter.code:
-            continue
-        found = last_run(root, profile, chapter)
-        row: dict[str, Any] = {"chapter": chapter.name, "stale": staleness(root, profile, chapter)}
-        if found is not None:
-            run = found[0]
-            row |= {
-                name: getattr(run, name)
-                for name in (
-                    *("profile", "seconds", "memory_mb", "commit", "date", "versions"),
-                    "device",
-                )
-            }
-        rows.append(row)
+        if chapter.code:
+            found = last_run(root, profile, chapter)
+            rows.append(_status_row(found[0] if found else None, root, profile, chapter))
     return rows
+
+
+def _status_row(
+    run: ChapterRun | None, root: Path, profile: str, chapter: Chapter
+) -> dict[str, Any]:
+    row = {"chapter": chapter.name, "stale": _changes_since(run, root, profile, chapter)}
+    told = ("profile", "seconds", "memory_mb", "commit", "date", "versions", "device")
+    return row | ({name: getattr(run, name) for name in told} if run else {})

@@ -18,6 +18,9 @@ leaves out requirements and results, so that it is the same on every machine.
 Code counts by its syntax tree: comments, formatting and docstrings change no key, and the keys are
 the same under Python 3.11, 3.12 and 3.13. Imports are read from the tree as well, those inside
 functions included; names that a program puts together at run time are not seen.
+
+What is read from a text depends on the text alone and is kept for the life of the process: chapters
+import the same modules, and a build asks about each more than once.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import ast
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +78,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 # --- Code ----------------------------------------------------------------------------------------
 
 
+@cache
 def code_digest(source: str) -> str:
     """Digest of a module's code without comments, formatting and docstrings."""
     return digest(_canonical(ast.parse(source)))
@@ -88,6 +93,7 @@ def cells_digest(cells: Iterable[str]) -> str:
     return digest("\n".join(_cell_text(source) for source in cells))
 
 
+@cache
 def _cell_text(source: str) -> str:
     try:
         tree = ast.parse(source)
@@ -131,14 +137,19 @@ def _canonical(node: Any) -> str:
 
 def measured_claims(cells: Iterable[str]) -> list[str]:
     """Ids of the claims that the cells measure: literal first arguments of ``….measure(…)``."""
+    return sorted({name for source in cells for name in _measured_names(source)})
+
+
+@cache
+def _measured_names(source: str) -> frozenset[str]:
     found = set()
-    for node in (node for source in cells for node in _statements(source)):
+    for node in _statements(source):
         match node:
             case ast.Call(
                 func=ast.Attribute(attr="measure"), args=[ast.Constant(value=str(name)), *_]
             ):
                 found.add(name)
-    return sorted(found)
+    return frozenset(found)
 
 
 # --- Imports -------------------------------------------------------------------------------------
@@ -171,7 +182,8 @@ def module_path(root: Path, name: str) -> Path | None:
     return None
 
 
-def imported_names(source: str, module: str = "", is_package: bool = False) -> set[str]:
+@cache
+def imported_names(source: str, module: str = "", is_package: bool = False) -> frozenset[str]:
     """Dotted names that `source` may import, wherever in it the statement stands.
 
     ``from a import b`` gives both ``a`` and ``a.b``, which may be a module or an attribute.
@@ -190,7 +202,7 @@ def imported_names(source: str, module: str = "", is_package: bool = False) -> s
                 base = ".".join([*parents, base] if base else parents)
             names.add(base)
             names.update(f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
-    return names
+    return frozenset(names)
 
 
 def _statements(source: str) -> Iterator[ast.AST]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 from pathlib import Path
@@ -327,6 +328,20 @@ def test_imports_are_found_wherever_they_stand():
     assert freshness.imported_names(source, "p.q.m") == {"a.b", "p.c", "p.c.d", "p.q", "p.q.e"}
     assert freshness.imported_names("from . import e", "p.q", is_package=True) == {"p.q", "p.q.e"}
     assert freshness.imported_names("%load_ext x\nimport a") == {"a"}
+
+
+def test_a_module_is_parsed_again_only_when_its_text_is_another(project, monkeypatch):
+    before = parts(project)
+    parsed, parse = set(), ast.parse
+    monkeypatch.setattr(ast, "parse", lambda text, *rest: parsed.add(text) or parse(text, *rest))
+    modules = project / "staircase_lib"
+    assert parts(project) == before
+    assert not parsed & {path.read_text() for path in modules.iterdir()}
+    edit(modules / "models.py", "3", "2718")
+    assert parts(project) != before
+    assert parsed & {path.read_text() for path in modules.iterdir()} == {"size = 2718\n"}
+    edit(modules / "models.py", "2718", "3")
+    assert parts(project) == before
 
 
 @pytest.mark.fault("a write is interrupted half-way", 130)
