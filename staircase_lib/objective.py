@@ -95,9 +95,10 @@ class _Block:
 
 
 def _blocks(task: Task, hidden: int, dtype: torch.dtype) -> list[_Block]:
+    """A task's distinct sequences, in as few blocks as fit the cache, of about equal size."""
     # The model adds embeddings up: it reads the multiset of a sequence.
     distinct, row = np.unique(np.sort(task.tokens, axis=1), axis=0, return_inverse=True)
-    row = row.ravel()
+    row = row.ravel()  # the distinct sequence of each row of the task
     size = math.ceil(len(distinct) / math.ceil(len(distinct) * hidden / _UNITS))
     blocks = []
     for start in range(0, len(distinct), size):
@@ -142,7 +143,7 @@ class _Pass(torch.autograd.Function):
                     loss[run] += block.cross_entropy(logits)
                     accuracy[run] += block.accuracy(logits)
                 if differentiate:
-                    residual = torch.softmax(logits, dim=-1, out=logits)
+                    residual = torch.softmax(logits, dim=-1, out=logits)  # w (p - e_y), in place
                     residual.mul_(block.weights[:, None])
                     residual.index_put_(block.cells, -block.cell_weights, accumulate=True)
                     d_readout += _product(residual.T, state)

@@ -38,8 +38,8 @@ __all__ = [
     "train",
 ]
 
-#: Hidden units of a run, over all sequences, above which runs are read one by one instead of as
-#: one batch: in float32 they then outgrow a core's second-level cache.
+#: Hidden units of a run, over all sequences, above which runs are read one by one, as Objective
+#: does it, instead of as one batch: in float32 they then outgrow a core's second-level cache.
 _ONE_BY_ONE = 2**18
 
 
@@ -485,7 +485,7 @@ def _steps(
     for step in range(config.steps + 1):
         last, measured, loss = step == config.steps, None, None
         if config.batch_size is None or step in measure:
-            # A gradient is what the full batch is for; that of a minibatch is taken below.
+            # Only the loss of the full batch is differentiated, and not where no step follows.
             with torch.set_grad_enabled(config.batch_size is None and not last):
                 loss, accuracy = objective(step in measure)
             if step in measure:
