@@ -20,7 +20,7 @@ from typing import Any
 import sympy as sp
 
 from .feed_forward import Example
-from .notation import entry, indexed, residual_entry
+from .notation import entry, indexed, matrix, residual_entry
 from .softmax import cross_entropy, softmax
 
 __all__ = [
@@ -46,38 +46,35 @@ class Attention:
     d: int
     length: int
 
-    def _matrix(self, letter: str, rows: int, columns: int, upper: str = "") -> sp.Matrix:
-        return sp.Matrix(rows, columns, lambda a, b: entry(letter, a, b, upper=upper))
-
     @property
     def E(self) -> sp.Matrix:
         """Embeddings, shape (V, d)."""
-        return self._matrix("E", self.vocab_size, self.d)
+        return matrix("E", self.vocab_size, self.d)
 
     @property
     def P(self) -> sp.Matrix:
         """Learned positions, shape (L, d)."""
-        return self._matrix("P", self.length, self.d)
+        return matrix("P", self.length, self.d)
 
     @property
     def Q(self) -> sp.Matrix:
         """Query map, shape (d, d)."""
-        return self._matrix("Q", self.d, self.d)
+        return matrix("Q", self.d, self.d)
 
     @property
     def K(self) -> sp.Matrix:
         """Key map, shape (d, d)."""
-        return self._matrix("K", self.d, self.d)
+        return matrix("K", self.d, self.d)
 
     @property
     def V(self) -> sp.Matrix:
         """Value map, shape (d, d)."""
-        return self._matrix("V", self.d, self.d)
+        return matrix("V", self.d, self.d)
 
     @property
     def U(self) -> sp.Matrix:
         """Unembedding, shape (d, V)."""
-        return self._matrix("U", self.d, self.vocab_size)
+        return matrix("U", self.d, self.vocab_size)
 
     def embed(self, tokens: Sequence[int]) -> sp.Matrix:
         """States :math:`h_l`, shape (L, d)."""
@@ -85,7 +82,7 @@ class Attention:
 
     def copies(self, role: str) -> sp.Matrix:
         """States with symbols of their own for one role, shape (L, d)."""
-        return self._matrix("h", self.length, self.d, upper=role)
+        return matrix("h", self.length, self.d, upper=role)
 
     def scores(self, keys: sp.Matrix, query: sp.Matrix) -> list[sp.Expr]:
         r"""Scores :math:`h_L^\top QK^\top h_l/\sqrt d`, one per position."""

@@ -23,7 +23,7 @@ from itertools import combinations, permutations
 
 import sympy as sp
 
-from .notation import coefficient, entry, frequency, indexed, residual_entry
+from .notation import coefficient, entry, frequency, indexed, matrix, residual_entry
 from .softmax import cross_entropy
 
 __all__ = [
@@ -73,17 +73,17 @@ class FeedForward:
     @property
     def E(self) -> sp.Matrix:
         """Embeddings, shape (V, d)."""
-        return sp.Matrix(self.vocab_size, self.d, lambda x, a: entry("E", x, a))
+        return matrix("E", self.vocab_size, self.d)
 
     @property
     def W(self) -> sp.Matrix:
         """Hidden weights, shape (d, h)."""
-        return sp.Matrix(self.d, self.h, lambda a, b: entry("W", a, b))
+        return matrix("W", self.d, self.h)
 
     @property
     def U(self) -> sp.Matrix:
         """Unembedding, shape (h, V)."""
-        return sp.Matrix(self.h, self.vocab_size, lambda b, v: entry("U", b, v))
+        return matrix("U", self.h, self.vocab_size)
 
     def copies(self, length: int) -> sp.Matrix:
         """A vector of its own for every position, shape (L, d), before rows of the table are put

@@ -26,6 +26,7 @@ __all__ = [
     "entry",
     "frequency",
     "indexed",
+    "matrix",
     "primed",
     "probability",
     "read_signs",
@@ -193,6 +194,11 @@ def entry(letter: str, *indices: int | str, upper: str = "") -> sp.Symbol:
     _explained(letter + "_" * len(indices))
     name = f"{letter}^{{{upper}}}" if upper else letter
     return sp.Symbol(name + "_{" + ",".join(map(str, indices)) + "}", real=True)
+
+
+def matrix(letter: str, rows: int, columns: int, upper: str = "") -> sp.Matrix:
+    """Matrix of a letter's entries, numbered from 0; see :func:`entry`."""
+    return sp.Matrix(rows, columns, lambda a, b: entry(letter, a, b, upper=upper))
 
 
 def indexed(letter: str, indices: Iterable[int], **assumptions: bool) -> tuple[sp.Symbol, ...]:

@@ -22,7 +22,7 @@ import sympy as sp
 from sympy.core.function import AppliedUndef
 
 from .feed_forward import activation
-from .notation import LETTERS, entry, primed, symbol, unknown
+from .notation import LETTERS, entry, matrix, primed, symbol, unknown
 from .softmax import softmax
 
 __all__ = [
@@ -105,18 +105,14 @@ class Block:
     h: int
     degree: int
 
-    def matrix(self, letter: str, rows: int, columns: int, upper: str = "") -> sp.Matrix:
-        """A matrix of symbols."""
-        return sp.Matrix(rows, columns, lambda a, b: entry(letter, a, b, upper=upper))
-
     @property
     def E(self) -> sp.Matrix:
         """Embeddings, shape (V, d)."""
-        return self.matrix("E", self.vocab_size, self.d)
+        return matrix("E", self.vocab_size, self.d)
 
     def attend(self, states: sp.Matrix) -> sp.Matrix:
         r"""What attention writes at the last position, :math:`\sum_la_l\,N(h_l)\,V`."""
-        Q, K, V = (self.matrix(letter, self.d, self.d) for letter in "QKV")
+        Q, K, V = (matrix(letter, self.d, self.d) for letter in "QKV")
         normed = [rms_norm(states.row(i)) for i in range(states.rows)]
         scores = [((normed[-1] * Q) * (n * K).T)[0] / sp.sqrt(self.d) for n in normed]
         out = sp.zeros(1, self.d)
@@ -126,12 +122,12 @@ class Block:
 
     def feed(self, stream: sp.Matrix) -> sp.Matrix:
         """What the FFN writes."""
-        W, Z = self.matrix("W", self.d, self.h), self.matrix("Z", self.h, self.d)
+        W, Z = matrix("W", self.d, self.h), matrix("Z", self.h, self.d)
         return (rms_norm(stream) * W).applyfunc(lambda z: activation(z, self.degree)) * Z
 
     def read(self, stream: sp.Matrix) -> sp.Matrix:
         """Logits off the residual stream, shape (1, V)."""
-        return rms_norm(stream) * self.matrix("U", self.d, self.vocab_size)
+        return rms_norm(stream) * matrix("U", self.d, self.vocab_size)
 
     def embed(self, tokens: Sequence[int]) -> sp.Matrix:
         """States, shape (L, d)."""
@@ -170,7 +166,7 @@ def path_parts(model: Block, tokens: Sequence[int], token: int) -> dict[str, sp.
     """
     states = model.embed(tokens)
     alpha = model.E.row(token).flat()
-    u, s = (model.matrix(letter, 1, model.d) for letter in ("u", "s"))
+    u, s = (matrix(letter, 1, model.d) for letter in ("u", "s"))
     written = model.attend(states)
     middle = states.row(-1) + written
     stream = middle + model.feed(middle)
@@ -193,7 +189,7 @@ def derived_parts(model: Block, tokens: Sequence[int], token: int) -> dict[str, 
     The stream gets a copy of the embeddings for each writer; differentiating for one copy and then
     setting all equal leaves that writer's part.
     """
-    tables = {path: model.matrix("E", model.vocab_size, model.d, upper=path) for path in PATHS}
+    tables = {path: matrix("E", model.vocab_size, model.d, upper=path) for path in PATHS}
     rows = {path: sp.Matrix([table.row(x) for x in tokens]) for path, table in tables.items()}
     inside = rows["ffn"].row(-1) + model.attend(rows["ffn"])
     stream = rows["direct"].row(-1) + model.attend(rows["attention"]) + model.feed(inside)
