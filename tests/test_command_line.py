@@ -48,9 +48,10 @@ MAY_IMPORT = {
         *("printable", "PIL"),
     },
     "task_files": {"numpy", "pyarrow", "tasks"},
+    "prediction": {"numpy", "pandas", "tasks", "signatures", "models", "stairs"},
     "measurement": {
         *("numpy", "pandas", "torch", "tasks", "signatures", "models", "training", "stairs"),
-        *("gradients", "alignment"),
+        *("gradients", "alignment", "prediction"),
     },
     "recordings": {
         *("numpy", "torch", "tasks", "signatures", "models", "training", "gradients", "alignment"),
@@ -93,6 +94,7 @@ MAY_IMPORT = {
             "pages",
             "models",
             "task_files",
+            "prediction",
             "measurement",
             "report",
         ),

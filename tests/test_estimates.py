@@ -6,7 +6,7 @@ import math
 import pytest
 from project import chapter, code, command, make_project
 
-from staircase_lib import estimates, measurement, tasks
+from staircase_lib import estimates, measurement, prediction, tasks
 
 KNOWN = estimates.Known(100.0, 500, "somewhere")
 ROW = (
@@ -117,8 +117,8 @@ def test_a_measurement_is_estimated_from_its_parts(monkeypatch):
 
     lasting("_first_stair", lambda *_: 50.0)
     lasting("_train", lambda merged, settings, tell: 2.0 * settings.steps)
-    lasting("_look", lambda task, merged, run, settings, tell: 3.0 * len(run.steps))
-    settings = measurement.Settings(seeds=(0,), d=8, steps=480, snapshots=12)
+    lasting("_look", lambda prediction, merged, run, tell: 3.0 * len(run.steps))
+    settings = prediction.Settings(seeds=(0,), d=8, steps=480, snapshots=12)
     found = measurement.estimate(tasks.addition(4, 5), settings)
     snapshots = 12 + int(math.log2(480 // 12)) + 1
     assert found == 50 + 480 * 2.0 + snapshots * 3.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,8 +13,8 @@ import pytest
 import vl_convert
 from project import command
 
-from staircase_lib import figures, measurement, report, signatures, tasks
-from staircase_lib.measurement import Settings
+from staircase_lib import figures, measurement, prediction, report, signatures, tasks
+from staircase_lib.prediction import Settings
 
 QUICK = Settings(seeds=(0, 1), d=16, steps=12, snapshots=3)
 larger = tasks.from_function(max, [range(6)] * 2, name="larger of two")
@@ -67,38 +66,7 @@ def test_contract_is_the_sum_of_the_definition() -> None:
         signatures.contract(S, z[:2])
 
 
-# --- Prediction -----------------------------------------------------------------------------------
-
-
-def test_prediction_knows_what_a_model_without_positions_can_reach() -> None:
-    p = measurement.predict(
-        tasks.from_arrays([[0, 1], [1, 0], [2, 2]], [0, 1, 2], [1, 2, 1]), QUICK
-    )
-    assert p.ceiling == pytest.approx(0.75)
-    third, rest = 1 / 3, 2 / 3
-    binary = -(third * math.log2(third) + rest * math.log2(rest))
-    assert p.floor == pytest.approx(0.75 * binary) and p.entropy == pytest.approx(1.5)
-
-
-def test_first_order_is_where_anchors_first_differ() -> None:
-    assert measurement.predict(larger, QUICK).first_order == 0
-    clock = measurement.predict(tasks.modular_addition(6, None), QUICK)
-    assert clock.first_order == 1 and clock.stair is None and math.isnan(clock.time)
-    parity = tasks.from_function(lambda *x: sum(x) % 2, [range(2)] * 3)
-    assert measurement.predict(parity, Settings(orders=1)).first_order is None
-
-
-def test_correlation_knows_its_own_prediction_and_no_other() -> None:
-    p = measurement.predict(
-        tasks.from_function(lambda a, b: 8 + (a + b >= 8), [range(8)] * 2), QUICK
-    )
-    assert p.stair is not None
-    own = np.outer(p.stair.tokens[:, 0], np.ones(3))
-    assert p.correlation(own) == pytest.approx(1)
-    assert p.correlation(-own) == pytest.approx(1)
-    alternating = np.outer([(-1.0) ** k for k in range(10)], np.ones(3))
-    assert p.correlation(alternating) < 0.5
-    assert math.isnan(p.correlation(np.zeros((10, 3))))
+# --- Tasks made of tasks --------------------------------------------------------------------------
 
 
 def test_shuffled_labels_keep_tokens_and_label_counts() -> None:
@@ -114,20 +82,6 @@ def test_a_sample_is_drawn_by_weight() -> None:
     few = measurement.sample(task, 50)
     assert len(few.labels) <= 50 and few.weights.max() > 0.99 and 0 in few.anchors
     assert measurement.sample(task, 1000) is task
-
-
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"seeds": ()}, "seeds: expected distinct"),
-    ({"seeds": (1, 1)}, "seeds: expected distinct"),
-    ({"d": 0}, "d: expected a positive"),
-    ({"steps": 1.5}, "steps: expected a positive"),
-    ({"gamma": math.nan}, "gamma: expected a finite"),
-    ({"lr": -1.0}, "lr: expected a finite"),
-    ({"orders": -1}, "orders: expected a whole"),
-])  # fmt: skip
-def test_wrong_settings_are_refused(changes: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Settings(**changes)
 
 
 # --- Measurement and report -----------------------------------------------------------------------
@@ -180,10 +134,10 @@ def test_a_degenerate_task_gets_an_answer_and_no_picture_a_nan(name: str) -> Non
 
 def test_what_is_too_large_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     long = tasks.from_function(lambda *x: sum(x) % 3, [range(3)] * 5)
-    monkeypatch.setattr(measurement, "_MOST_SIGNATURE_ENTRIES", 20_000)
+    monkeypatch.setattr(prediction, "_MOST_SIGNATURE_ENTRIES", 20_000)
     monkeypatch.setattr(measurement, "_MOST_SLOPES", 1)
     monkeypatch.setattr(measurement, "_MOST_READINGS", 1)
-    monkeypatch.setattr(measurement, "_MOST_TOKENS_DECOMPOSED", 2)
+    monkeypatch.setattr(prediction, "_MOST_TOKENS_DECOMPOSED", 2)
     m = measurement.measure(long, QUICK)
     said = " ".join(m.notes)
     for part in ("up to order 2 of 4", "not taken apart", "up to order 0", "No first stair"):

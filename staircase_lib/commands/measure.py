@@ -153,12 +153,12 @@ def measure_task(root: Path, options: argparse.Namespace) -> None:
     if options.gamma is not None and not 0 <= options.gamma <= 10:
         raise ParameterError(f"--gamma: expected a rate from 0 to 10, got {options.gamma}.")
 
-    from .. import estimates, measurement
+    from .. import estimates, measurement, prediction
 
     given = {name: getattr(options, name) for name in ("d", "gamma", "steps", "lr", "orders")}
     given = {name: value for name, value in given.items() if value is not None}
     try:
-        settings = measurement.Settings(seeds=tuple(range(seeds)), **given)
+        settings = prediction.Settings(seeds=tuple(range(seeds)), **given)
         measurement.most_rows(named.task, settings)
     except ValueError as error:
         raise ParameterError(f"--{error}") from None
