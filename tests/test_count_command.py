@@ -48,6 +48,22 @@ def test_ids_that_are_there_are_counted_without_the_text(text):
     assert json.loads(found.stdout)["triples"] == TEXT.count("cat")
 
 
+def test_triples_tell_what_the_context_adds(text):
+    arguments = ("my text.txt", "--words", "--vocab-size", "50", "--order", "1")
+    done = count(text, *arguments, "--tokens", "saw,the,one", "--least", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    bits = {row["text"]: row["bits"] for row in found["most_predictable"]}
+    # After "the" comes one of two animals, evenly often.
+    assert bits == {"saw": 0.0, "one": 0.0, "the": 1.0}
+    contexts = {row["text"]: row["contexts"] for row in found["contexts"]}
+    assert list(contexts) == ["saw", "the", "one"] and contexts["one"][0]["label"] == "two"
+    assert {c["text"]: (c["bits"], c["label"]) for c in contexts["the"]}["evil"] == (0.0, "cat")
+    told = count(text, *arguments, "--tokens", "saw,the,one")
+    assert told.returncode == 0 and "strongest contexts" in told.stdout
+    assert "bits of the next token, triples, token" in told.stdout
+
+
 def test_ids_of_other_programs_are_counted(text):
     assert count(text, "my text.txt", "--vocab-size", "270", "--json").returncode == 0
     made = text / "my text.txt.counts/tokens"

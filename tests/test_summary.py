@@ -45,3 +45,35 @@ def test_bad_input_and_small_tables():
         summary.nearest_neighbours(counts, 1, 0)
     neighbours, _ = summary.nearest_neighbours(counts, [0], 50)
     assert neighbours.shape == (1, 4)
+
+
+def test_strongest_contexts_are_those_that_tell_most_of_the_label():
+    """Against the definition, loop by loop: shares add up to the mutual information."""
+    rng = np.random.default_rng(1)
+    ids = rng.integers(0, 5, 3000)
+    told = np.flatnonzero(ids[:-2] == 1) + 2
+    ids[told] = 4  # after 1 and any token comes 4, mostly
+    asked = [3, 0]
+    triples = counting.count_signatures(ids, 5, order=1, tokens=asked)
+    found = summary.strongest_contexts(triples, [0, 1], least=1, k=5)
+    dense = triples.toarray()
+    for row in (0, 1):
+        joint = dense[row] / dense[row].sum()
+        alone = joint.sum(axis=0)
+        expected = {}
+        for context in range(5):
+            here = [(p, p / joint[context].sum() / alone[y]) for y, p in enumerate(joint[context])]
+            expected[context] = sum(p * np.log2(ratio) for p, ratio in here if p)
+        rows = found[found["row"] == row].set_index("context")
+        assert list(rows.index) == sorted(expected, key=lambda x: -expected[x])
+        for context, share in expected.items():
+            assert rows.loc[context, "share"] == pytest.approx(share, abs=1e-12)
+            assert rows.loc[context, "count"] == dense[row][context].sum()
+            assert rows.loc[context, "label"] == dense[row][context].argmax()
+        assert rows.index[0] == 1
+    entropy = summary.predictability(dense[0], least=1).set_index("token")["bits"]
+    first = found[found["row"] == 0].set_index("context")["bits"]
+    assert first.to_dict() == pytest.approx(entropy.to_dict(), abs=1e-12)
+    often = summary.strongest_contexts(triples, [0], least=int(dense[0].sum(axis=1).max()), k=5)
+    assert len(often) == 1
+    assert summary.strongest_contexts(triples, [0], least=10**9).empty

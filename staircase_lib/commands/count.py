@@ -73,7 +73,8 @@ def declare(commands: terminal.Commands) -> None:
         type=int,
         default=100,
         metavar="N",
-        help="tokens with fewer occurrences are neither ranked nor neighbours (default: 100)",
+        help="tokens with fewer occurrences are neither ranked nor neighbours, contexts with fewer "
+        "not listed (default: 100)",
     )
     count.add_argument(
         "--output", type=Path, metavar="FILE", help="write the report as one HTML file (order 0)"
@@ -129,7 +130,7 @@ def count_corpus(root: Path, options: argparse.Namespace) -> None:
             f"{options.corpus}: nothing to count: no token has another beside it in its document."
         )
     if options.order:
-        found = {"tokens": tokens.length, "triples": int(counts.sum()), "distinct": counts.nnz}
+        found = summary.report_of_triples(tokens, counts, asked=asked, least=options.least)
     else:
         found = summary.report(tokens, counts, asked=asked, form=options.form, least=options.least)
     if options.output:
@@ -147,7 +148,10 @@ def count_corpus(root: Path, options: argparse.Namespace) -> None:
         )
         terminal.write_report(options.output, page)
         print(f"The report: {options.output.resolve().as_uri()}", file=sys.stderr)
-    print(printable_json(found) if options.json else _in_words(found, options.window))
+    told = (
+        printable_json(found) if options.json else _in_words(found, options.window, options.order)
+    )
+    print(told)
 
 
 def _token_ids(tokens: Any, texts: Sequence[str]) -> list[int]:
@@ -173,14 +177,16 @@ def _token_ids(tokens: Any, texts: Sequence[str]) -> list[int]:
     return found
 
 
-def _in_words(found: dict[str, Any], window: int = 1) -> str:
+def _in_words(found: dict[str, Any], window: int = 1, order: int = 0) -> str:
     names = ("tokens", "documents", "vocab_size", "pairs", "triples", "distinct")
     simple = {name: found[name] for name in names if name in found}
     lines = [f"{name.replace('_', ' '):>18}  {value:,}" for name, value in simple.items()]
     for name in ("most_predictable", "least_predictable"):
         if rows := found.get(name):
             told = "bits of the next token, occurrences, token"
-            if window > 1:
+            if order:
+                told = "bits of the next token, triples, token"
+            elif window > 1:
                 told = f"bits of a token within {window} of it, pairs, token"
             lines += ["", f"{name.replace('_', ' ')}: {told}"]
             lines += [
@@ -194,5 +200,14 @@ def _in_words(found: dict[str, Any], window: int = 1) -> str:
         lines += [
             f"  {printable(row['text'])}: {', '.join(printable(text) for text in row['nearest'])}"
             for row in rows
+        ]
+    if rows := found.get("contexts"):
+        lines += ["", "strongest contexts: bits that it tells on average, triples, context → label"]
+    for row in rows or ():
+        lines.append(f"  {printable(row['text'])}")
+        lines += [
+            f"    {each['share']:7.3f}  {each['count']:>10,}  {printable(each['text'])} → "
+            f"{printable(each['label'])}"
+            for each in row["contexts"]
         ]
     return "\n".join(lines)

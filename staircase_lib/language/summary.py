@@ -1,4 +1,4 @@
-r"""What order-0 counts of a corpus say about its tokens: predictability, neighbours, a report.
+r"""What counts of a corpus say about its tokens: predictability, neighbours, contexts, a report.
 
 Shapes: ``A`` rows (tokens), ``V`` labels.
 """
@@ -16,7 +16,14 @@ from staircase_lib.language.counting import Form, corpus_signature
 from staircase_lib.language.tokens import TokenFile
 from staircase_lib.language.vocabulary import UNKNOWN
 
-__all__ = ["nearest_neighbours", "predictability", "ranked", "report"]
+__all__ = [
+    "nearest_neighbours",
+    "predictability",
+    "ranked",
+    "report",
+    "report_of_triples",
+    "strongest_contexts",
+]
 
 
 def predictability(counts: Any, least: int = 100) -> pd.DataFrame:
@@ -145,11 +152,6 @@ def report(
     frequent = by_bits.sort_values("count", ascending=False)["token"].to_numpy()
     chosen = frequent[:rows] if asked is None else np.atleast_1d(np.asarray(asked))
 
-    def listed(table: Any) -> list[dict[str, Any]]:
-        texts = tokens.texts(table["token"])
-        columns = zip(texts, table["count"], table["bits"], strict=True)
-        return [{"text": t, "count": int(c), "bits": round(float(b), 4)} for t, c, b in columns]
-
     neighbours = []
     if len(chosen) and len(frequent) > 1:
         nearest, _ = nearest_neighbours(corpus_signature(counts, form), chosen, 5, frequent)
@@ -165,7 +167,146 @@ def report(
         "distinct": int(counts.nnz),
         "least": least,
         "rows": rows,
-        "most_predictable": listed(by_bits.head(rows)),
-        "least_predictable": listed(by_bits.tail(rows).iloc[::-1]),
+        "most_predictable": _listed(tokens, by_bits.head(rows)),
+        "least_predictable": _listed(tokens, by_bits.tail(rows).iloc[::-1]),
         "neighbours": neighbours,
+    }
+
+
+def _listed(tokens: TokenFile, table: Any) -> list[dict[str, Any]]:
+    texts = tokens.texts(table["token"])
+    columns = zip(texts, table["count"], table["bits"], strict=True)
+    return [{"text": t, "count": int(c), "bits": round(float(b), 4)} for t, c, b in columns]
+
+
+def strongest_contexts(triples: Any, rows: ArrayLike, least: int = 100, k: int = 3) -> pd.DataFrame:
+    r"""Contexts that change most what follows a token.
+
+    The strength of context :math:`x` of token :math:`\alpha` is its share of the mutual information
+    of context and label,
+
+    .. math:: P(x\mid\alpha)\sum_yP(y\mid\alpha,x)\log_2\frac{P(y\mid\alpha,x)}{P(y\mid\alpha)}
+
+    Parameters
+    ----------
+    triples : sparse array, shape (A, V, V)
+        From :func:`staircase_lib.language.counting.count_signatures`, order 1.
+    rows : array of int, shape (T,)
+        Rows of the table whose contexts are asked for.
+    least : int
+        Contexts that stand with the token less often are left out: few labels differ by chance.
+    k : int
+        Contexts of each.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``row``, ``context``, ``count``, ``share`` (bits, as above), ``bits`` (entropy of
+        the label in this context), ``label`` (the most frequent one); in the order of `rows`,
+        strongest first, ties by context.
+    """
+    parts = []
+    row_of = np.asarray(triples.coords[0])
+    for row in np.atleast_1d(np.asarray(rows, dtype=np.int64)):
+        here = slice(*np.searchsorted(row_of, [row, row + 1]))
+        if here.start == here.stop:
+            continue
+        context, label = (np.asarray(axis)[here] for axis in triples.coords[1:])
+        count = np.asarray(triples.data)[here].astype(np.float64)
+        known, of_context = np.unique(context, return_inverse=True)
+        in_context = np.bincount(of_context, count)
+        _, of_label = np.unique(label, return_inverse=True)
+        conditional, alone = count / in_context[of_context], np.bincount(of_label, count)[of_label]
+        gain = count * np.log2(conditional * count.sum() / alone)
+        likeliest = np.lexsort((label, -count, of_context))
+        found: Any = pd.DataFrame(
+            {
+                "row": row,
+                "context": known,
+                "count": in_context.astype(np.int64),
+                "share": np.bincount(of_context, gain) / count.sum(),
+                "bits": np.abs(np.bincount(of_context, -conditional * np.log2(conditional))),
+                "label": label[likeliest[np.unique(of_context[likeliest], return_index=True)[1]]],
+            }
+        )
+        found = found[found["count"] >= max(least, 1)]
+        parts.append(found.sort_values(["share", "context"], ascending=[False, True]).head(k))
+    columns = ["row", "context", "count", "share", "bits", "label"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def report_of_triples(
+    tokens: TokenFile,
+    triples: Any,
+    *,
+    asked: ArrayLike | None = None,
+    least: int = 100,
+    rows: int = 10,
+) -> dict[str, Any]:
+    """Numbers of a corpus counted in triples: predictability of tokens, their strongest contexts.
+
+    Parameters
+    ----------
+    tokens : TokenFile
+    triples : sparse array, shape (A, V, V)
+        Its order-1 counts.
+    asked : array of int, shape (A,), optional
+        The tokens that were counted, in the order of the rows. Default: all.
+    least : int
+        Tokens with fewer triples are not ranked, contexts with fewer not listed.
+    rows : int
+        Length of the lists.
+
+    Returns
+    -------
+    dict
+        JSON-ready: ``tokens``, ``documents``, ``vocab_size``, ``triples`` (counted), ``distinct``,
+        ``least``, ``rows``, ``most_predictable`` and ``least_predictable`` as in :func:`report`,
+        of the tokens that were counted; ``contexts`` (lists of ``text`` and ``contexts``, each
+        with ``text``, ``count``, ``share``, ``bits`` and ``label``, the most frequent one).
+    """
+    row_of, _, label = triples.coords
+    pairs = sparse.csr_array(
+        sparse.coo_array(
+            (triples.data, (row_of, label)), shape=(triples.shape[0], tokens.vocab_size)
+        )
+    )
+    ids: Any = np.arange(triples.shape[0]) if asked is None else np.atleast_1d(np.asarray(asked))
+    by_bits: Any = predictability(pairs, least)
+    chosen = by_bits.sort_values("count", ascending=False)["token"].to_numpy()[:rows]
+    if asked is not None:
+        chosen = np.arange(len(ids))
+    by_bits = by_bits.assign(token=ids[by_bits["token"]])
+    by_bits = by_bits[by_bits["token"] != tokens.id_of(UNKNOWN)]
+    contexts = []
+    strongest: Any = strongest_contexts(triples, chosen, least)
+    for row, found in strongest.groupby("row", sort=False):
+        texts, labels = tokens.texts(found["context"]), tokens.texts(found["label"])
+        columns = zip(texts, found["count"], found["share"], found["bits"], labels, strict=True)
+        contexts.append(
+            {
+                "text": tokens.texts([int(ids[row])])[0],
+                "contexts": [
+                    {
+                        "text": text,
+                        "count": int(count),
+                        "share": round(float(share), 4),
+                        "bits": round(float(bits), 4),
+                        "label": label,
+                    }
+                    for text, count, share, bits, label in columns
+                ],
+            }
+        )
+    return {
+        "tokens": tokens.length,
+        "documents": tokens.documents,
+        "vocab_size": tokens.vocab_size,
+        "triples": int(triples.sum()),
+        "distinct": int(triples.nnz),
+        "least": least,
+        "rows": rows,
+        "most_predictable": _listed(tokens, by_bits.head(rows)),
+        "least_predictable": _listed(tokens, by_bits.tail(rows).iloc[::-1]),
+        "contexts": contexts,
     }
