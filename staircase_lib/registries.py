@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["RegistryError", "archive", "cache_folder"]
+__all__ = ["RegistryError", "archive", "cache_folder", "is_kept"]
 
 
 class RegistryError(Exception):
@@ -21,6 +21,11 @@ def cache_folder() -> Path:
     """Where archives are kept between uses: ``$XDG_CACHE_HOME/context-staircase``."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "context-staircase"
+
+
+def is_kept(sha256: str) -> bool:
+    """Whether the archive with this hash is in the cache, so that none has to be fetched."""
+    return (cache_folder() / "archives" / sha256).is_file()
 
 
 def archive(registry: str, package: str, sha256: str) -> Path:

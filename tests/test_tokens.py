@@ -130,7 +130,7 @@ def test_text_that_has_changed_is_not_taken_for_what_it_was(tmp_path, tokenizer)
 
 def test_a_tokenizer_learns_from_the_beginning_of_a_long_text(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("early " * 100 + "later " * 100)
-    monkeypatch.setattr(tokens, "_TRAINED_ON", 600)
+    monkeypatch.setattr(tokens, "TRAINED_ON", 600)
     found = tokens.prepare(tmp_path / "a.txt", tmp_path / "ids", 300)
     assert found.id_of("\u0120early") and found.id_of("\u0120later") is None
     assert found.tokenizer.decode(found.ids[:-1].tolist()).count("later") == 100

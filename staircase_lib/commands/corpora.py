@@ -46,6 +46,11 @@ def add_corpus(command: argparse.ArgumentParser) -> None:
     )
 
 
+def are_there(options: argparse.Namespace, folder: Path) -> bool:
+    """Whether the token ids have been made already."""
+    return any((p / "header.json").is_file() for p in (Path(options.corpus), folder / "tokens"))
+
+
 def tokens(options: argparse.Namespace, folder: Path, progress: Callable[[int], None]) -> Any:
     """Token ids of the corpus: those that are there, or made from its text."""
     from ..language.id_files import holds_ids, import_ids

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,12 @@ def declare(commands: terminal.Commands) -> None:
         "--output", type=Path, metavar="FILE", help="write the report as one HTML file (order 0)"
     )
     count.add_argument("--json", action="store_true", help="print the report as JSON")
+    count.add_argument(
+        "--estimate",
+        action="store_true",
+        help="say how long it will take and how much memory and disk, from an excerpt that is "
+        "counted for a moment, and keep nothing",
+    )
 
 
 def count_corpus(root: Path, options: argparse.Namespace) -> None:
@@ -89,6 +97,9 @@ def count_corpus(root: Path, options: argparse.Namespace) -> None:
 
     name = Path(options.corpus).name.replace(":", "-") or "corpus"
     folder = options.folder or Path(f"{name}.counts")
+    if options.estimate:
+        print(_estimate_in_words(options, folder))
+        return
     if options.output:
         terminal.require("count --output", terminal.NEEDS_OF_REPORTS)
         if options.order:
@@ -152,6 +163,96 @@ def count_corpus(root: Path, options: argparse.Namespace) -> None:
         printable_json(found) if options.json else _in_words(found, options.window, options.order)
     )
     print(told)
+
+
+def _estimate_in_words(options: argparse.Namespace, folder: Path) -> str:
+    """What the count will take, and from what that is told."""
+    from .. import estimates
+    from ..language import count_estimate
+    from ..language.corpus import CorpusError, sources
+    from ..language.id_files import holds_ids
+
+    missing: tuple[str, ...] = ()
+    source = "an excerpt of it, counted on this machine"
+    characters = None
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            if corpora.are_there(options, folder):
+                excerpt = corpora.tokens(options, folder, lambda done: None)
+                tokens, before = float(excerpt.length), (0.0, 0.0)
+                source = "the beginning of its ids, which are there, counted on this machine"
+            elif holds_ids(options.corpus):
+                given = (options.dtype, options.separator, options.tokenizer)
+                excerpt, tokens, copied = count_estimate.estimate_ids(
+                    options.corpus, Path(place), options.vocab_size, *given
+                )
+                before = (0.0, copied)
+            else:
+                text = count_estimate.look_at(options.corpus, options.field, options.limit)
+                if text.characters is None:
+                    raise ParameterError(
+                        f"--estimate: how long {options.corpus} is cannot be told before it is "
+                        f"read; give --limit."
+                    )
+                missing, characters = text.missing, text.characters
+                if not text.own:
+                    source = "other text, counted on this machine: perhaps three times off"
+                size = 16384 if options.vocab_size is None else options.vocab_size
+                kind = {"words": options.words, "tokenizer": options.tokenizer}
+                excerpt, tokens, *before = count_estimate.estimate_tokens(
+                    text, size, Path(place), **kind
+                )
+                before = (before[0], before[1])
+            found = count_estimate.estimate_counting(
+                excerpt,
+                tokens,
+                order=options.order,
+                asked=_known_ids(excerpt, options.tokens) if options.tokens else None,
+                window=options.window,
+                direction=options.direction,
+                workers=options.workers,
+                memory=options.memory * 2**20,
+                form=options.form,
+                least=options.least,
+                before=before,
+            )
+    except (CorpusError, ValueError) as error:
+        raise ParameterError(str(error)) from None
+    lines = [f"{options.corpus}: about {estimates.duration(found.seconds)}, told from {source}"]
+    parts = {
+        "the tokenizer": found.train,
+        "the ids": found.encode,
+        "counting": found.count,
+        "the report": found.report,
+    }
+    lines += [f"{estimates.duration(each):>18}  {what}" for what, each in parts.items() if each]
+    if characters is not None:
+        lines.append(f"{characters:>18,.0f}  characters")
+    lines.append(f"{found.tokens:>18,.0f}  tokens")
+    lines.append(f"{_size(found.memory):>18}  of memory")
+    low, high = map(_size, found.disk)
+    kept = low if low == high else f"{low} to {high}"
+    lines.append(f"{kept:>18}  of disk in {printable(str(folder))}")
+    lines.append(f"{_size(found.shards):>18}  of disk besides, until it is done")
+    if missing:
+        texts = [sources()[name] for name in missing]
+        archives = {text.sha256: text.archive_bytes for text in texts}
+        lines.append(f"{_size(sum(archives.values())):>18}  to fetch first: {', '.join(missing)}")
+    return "\n".join(lines)
+
+
+def _size(count: float) -> str:
+    """Bytes as one says them."""
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{max(count / 1e6, 1):,.0f} MB"
+
+
+def _known_ids(tokens: Any, texts: str) -> list[int]:
+    """Ids of the tokens that an excerpt has of those that are asked for; one at least."""
+    found = []
+    for text in texts.split(","):
+        with contextlib.suppress(ValueError):
+            found += _token_ids(tokens, [text])
+    return found or [tokens.vocab_size - 1]
 
 
 def _token_ids(tokens: Any, texts: Sequence[str]) -> list[int]:

@@ -44,6 +44,7 @@ __all__ = [
     "fingerprint",
     "pieces",
     "sources",
+    "texts_in",
 ]
 
 _PIECE = 1 << 20  # characters of a document that are in memory at once
@@ -81,6 +82,8 @@ class Source:
         A document a file, the first as it is, the next without their marks; a JSON list of
         documents; a JSON list of poems with ``paragraphs``; the longest string of a Python module,
         read without running it; the vectors of lines in a data file of R.
+    archive_bytes : int
+        What has to be fetched; 0 if that is not declared.
     """
 
     name: str
@@ -94,6 +97,7 @@ class Source:
     sha256: str
     members: tuple[str, ...]
     format: str
+    archive_bytes: int = 0
 
 
 @cache
@@ -266,7 +270,7 @@ def pieces(
     if name.startswith("hf:"):
         texts: list[Iterable[Piece]] = [Streamed(name, field)]
     elif path.is_dir():
-        texts = [itertools.chain.from_iterable(_file(p, field) for p in _texts_in(path))]
+        texts = [itertools.chain.from_iterable(_file(p, field) for p in texts_in(path))]
     elif path.is_file():
         texts = [_file(path, field)]
     elif name in corpora():
@@ -304,7 +308,7 @@ def fingerprint(corpus: str | os.PathLike[str]) -> str:
     """
     path = Path(corpus)
     if path.exists():
-        files, base = (_texts_in(path), path) if path.is_dir() else ([path], path.parent)
+        files, base = (texts_in(path), path) if path.is_dir() else ([path], path.parent)
         seen: list[Any] = [
             (str(p.relative_to(base)), p.stat().st_size, p.stat().st_mtime_ns) for p in files
         ]
@@ -317,7 +321,8 @@ def fingerprint(corpus: str | os.PathLike[str]) -> str:
 _KINDS = (".txt", ".md", ".jsonl", ".ndjson", ".parquet")
 
 
-def _texts_in(folder: Path) -> list[Path]:
+def texts_in(folder: Path) -> list[Path]:
+    """Files of text in a folder, in the order in which they are read."""
     found = sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix.lower() in _KINDS)
     if not found:
         raise CorpusError(f"{folder}: expected files that end in {', '.join(_KINDS)}; none found.")

@@ -35,7 +35,7 @@ from staircase_lib.language.tokens import (
 )
 from staircase_lib.language.vocabulary import separator_of, vocabulary_size
 
-__all__ = ["holds_ids", "import_ids"]
+__all__ = ["beginning", "holds_ids", "import_ids"]
 
 _CHUNK = 1 << 23  # ids that are looked at, or copied, at once
 _LLM_C = {20240520: "<u2", 20240801: "<u4"}  # magic of its files, and the type of their ids
@@ -75,6 +75,26 @@ def _shards(path: Path) -> list[Path]:
         return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", p.name)]
 
     return sorted(found, key=natural)
+
+
+def beginning(
+    source: str | os.PathLike[str], dtype: str | None = None, separator: int | None = None
+) -> tuple[int, NDArray[np.integer]]:
+    """How many ids there are, and a map of the first ones, of which none is looked at.
+
+    Parameters
+    ----------
+    source, dtype, separator
+        As in :func:`import_ids`.
+
+    Raises
+    ------
+    CorpusError, ValueError
+        As there, for headers and types.
+    """
+    files = [_opened(shard, dtype, separator or 0) for shard in _shards(Path(source))]
+    first = next((chunk for ids in files for chunk in ids.chunks()), np.zeros(0, np.uint16))
+    return sum(ids.length for ids in files), first
 
 
 def import_ids(

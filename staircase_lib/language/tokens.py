@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["TokenFile", "encode", "open_tokens", "prepare", "prepared"]
 
 _BATCH = 4 << 20  # characters that are encoded at once
-_TRAINED_ON = 200_000_000  # characters of every text that a tokenizer learns from
+TRAINED_ON = 200_000_000  # characters of every text that a tokenizer learns from
 _CHECKPOINT = 8 << 20  # tokens between two records of how far the encoding is
 
 OTHER = (
@@ -382,7 +382,7 @@ def _prepare(
     field, limit = asked["field"], asked["limit"]
     if not trained.exists():
         size, phrases = asked["vocab_size"], asked["phrases"]
-        part = min(limit or _TRAINED_ON, _TRAINED_ON)
+        part = min(limit or TRAINED_ON, TRAINED_ON)
         if asked["tokenizer"] is not None:
             tokenizer = load_tokenizer(asked["tokenizer"][0])
         elif asked["words"]:
