@@ -45,8 +45,8 @@ TOYS = [
 
 
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
-@pytest.mark.parametrize(("what", "task", "d", "hidden"), TOYS, ids=["sum", "modular"])
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+@pytest.mark.parametrize(("what", "task", "d", "hidden"), TOYS, ids=["sum", "modular"])
 def test_training(
     beside: Callable[..., None],
     threads: int,
