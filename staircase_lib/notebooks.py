@@ -40,6 +40,8 @@ CANNOT_WRITE = {
     errno.EACCES,
     errno.EPERM,
     errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
     errno.ENAMETOOLONG,
 }
 # In a kernel, exit() and quit() only ask the frontend to close, and what follows would run.
@@ -239,6 +241,9 @@ def find_failure(job: Job, notebook: Path, error: Exception | None) -> Failure |
     if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
         place = error.filename or notebook.parent
         return Failure(f"{name}: cannot write {place}: {error.strerror}", Exit.CANNOT_WRITE)
+    if not notebook.parent.is_dir():
+        problem = f"{name}: cannot write {notebook.parent}: the folder is gone"
+        return Failure(problem, Exit.CANNOT_WRITE)
     if not notebook.is_file():
         cause = f"the kernel did not start: {_first_line(str(error))}"
         return Failure(f"{name}: {cause}", Exit.NO_KERNEL)

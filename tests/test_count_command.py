@@ -100,7 +100,11 @@ def test_a_vocabulary_that_is_there_is_taken(text):
             *(["missing.txt"], "expected a file, a folder, hf:NAME or one of"),
             marks=pytest.mark.fault("a text to count does not exist", 2),
         ),
+        (["/dev/null"], "that is no ordinary file"),
+        (["hf:"], "expected the name of a data set after hf:"),
         (["my text.txt", "--vocab-size", "10"], "vocab_size: expected at least 257"),
+        (["my text.txt", "--vocab-size", "0"], "expected 1 or more, got 0"),
+        (["deep.jsonl"], "deep.jsonl, line 1: not JSON: maximum recursion depth"),
         (
             ["my text.txt", "--vocab-size", "300", "--tokens", "zebra"],
             "expected single tokens, but",
@@ -139,8 +143,10 @@ def test_what_cannot_be_counted_is_said_in_one_line(text, arguments, message):
     (text / "latin.txt").write_bytes("é".encode("latin-1") * 99)
     (text / "ids.bin").write_bytes(b"\3\0\4\0\x0c\0")
     (text / "one.txt").write_text("a")
+    (text / "deep.jsonl").write_text("[" * 100_000)
     done = count(text, *arguments)
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+    assert not (text / "missing.txt.counts").exists()
 
 
 @pytest.mark.fault("a folder holds counts of other settings", 2)

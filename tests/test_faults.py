@@ -217,6 +217,21 @@ def test_a_read_only_folder_is_told(tmp_path):
     assert done.returncode == 9 and "--output out: cannot write there" in done.stderr
 
 
+@pytest.mark.fault("the output folder disappears during the run", 9)
+def test_an_output_folder_that_disappears_is_told(tmp_path):
+    root = project_of(tmp_path, code("import shutil\nshutil.rmtree('../out')"), code("1"))
+    done = command(root, "run", "attention", "--output", "out")
+    assert done.returncode == 9 and "out: the folder is gone" in done.stderr
+
+
+def test_a_folder_in_the_place_of_the_notebook_is_told_before_the_run(tmp_path):
+    root = project_of(tmp_path, code("open('hit', 'w')"))
+    (root / "out/05_attention.ipynb").mkdir(parents=True)
+    done = command(root, "run", "attention", "--output", "out")
+    assert done.returncode == 9 and "05_attention.ipynb there is a folder" in done.stderr
+    assert not (root / "book/hit").exists()
+
+
 # --- Data that is damaged ------------------------------------------------------------------------
 
 

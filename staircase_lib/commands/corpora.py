@@ -21,7 +21,7 @@ def add_corpus(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--vocab-size",
-        type=terminal.at_most(2**31),
+        type=terminal.at_most(2**31, least=1),
         metavar="V",
         help="tokens (default: 16384, or those of --tokenizer)",
     )

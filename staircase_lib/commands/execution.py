@@ -102,6 +102,8 @@ def run_chapter(root: Path, options: argparse.Namespace) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
+        if target.is_dir():
+            raise IsADirectoryError(0, f"{target.name} there is a folder")
     except OSError as error:
         problem = f"--output {folder}: cannot write there: {error.strerror}"
         raise BookError(problem, Exit.CANNOT_WRITE) from None

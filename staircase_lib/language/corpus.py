@@ -276,16 +276,19 @@ def pieces(
     elif name in corpora():
         texts = [_archived(sources()[s]) for s in corpora()[name]]
     else:
-        raise CorpusError(
-            f"corpus: expected a file, a folder, hf:NAME or one of {', '.join(corpora())}; there "
-            f"is no {name!r}."
-        )
+        raise _unknown(name)
     something = False
     for text, ends in itertools.chain.from_iterable(_limited(found, limit) for found in texts):
         something = something or not text.isspace() and bool(text)
         yield text, ends
     if not something:
         raise CorpusError(f"{name}: no text in it; expected at least one document.")
+
+
+def _unknown(name: str) -> CorpusError:
+    there = "that is no ordinary file" if Path(name).exists() else f"there is no {name!r}"
+    expected = f"expected a file, a folder, hf:NAME or one of {', '.join(corpora())}"
+    return CorpusError(f"corpus: {expected}; {there}.")
 
 
 def _limited(found: Iterable[Piece], limit: int | None) -> Iterator[Piece]:
@@ -305,17 +308,26 @@ def fingerprint(corpus: str | os.PathLike[str]) -> str:
 
     Names, sizes and times of the reader's own files; hashes of the archives of a named corpus, and
     how they are read; empty for a streamed data set, of which nothing is known here.
+
+    Raises
+    ------
+    CorpusError
+        If there is no such corpus.
     """
-    path = Path(corpus)
-    if path.exists():
+    path, name = Path(corpus), os.fspath(corpus)
+    if name.startswith("hf:"):
+        return ""
+    if path.is_file() or path.is_dir():
         files, base = (texts_in(path), path) if path.is_dir() else ([path], path.parent)
         seen: list[Any] = [
             (str(p.relative_to(base)), p.stat().st_size, p.stat().st_mtime_ns) for p in files
         ]
-    else:
-        known = [sources()[name] for name in corpora().get(os.fspath(corpus), [])]
+    elif name in corpora():
+        known = [sources()[text] for text in corpora()[name]]
         seen = [(source.sha256, source.members, source.format) for source in known]
-    return hashlib.sha256(repr(seen).encode()).hexdigest() if seen else ""
+    else:
+        raise _unknown(name)
+    return hashlib.sha256(repr(seen).encode()).hexdigest()
 
 
 _KINDS = (".txt", ".md", ".jsonl", ".ndjson", ".parquet")
@@ -405,7 +417,7 @@ def _json_lines(path: Path, field: str) -> Iterator[Piece]:
                 continue
             try:
                 row = json.loads(_decoded(line, f"{path}, line {number}"))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise CorpusError(f"{path}, line {number}: not JSON: {error}") from None
             yield from _cut(_field(row, field, f"{path}, line {number}"))
 
@@ -464,6 +476,10 @@ class Streamed:
         self.corpus, self.field, self.limit = corpus, field, limit
         self.seen = 0
         path, _, configuration = corpus.removeprefix("hf:").partition(":")
+        if not path.strip("/"):
+            raise CorpusError(
+                f"{corpus}: expected the name of a data set after hf:; there is none."
+            )
         try:
             self.rows = load_dataset(path, configuration or None, split="train", streaming=True)
         except (OSError, ValueError) as error:

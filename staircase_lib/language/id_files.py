@@ -63,12 +63,14 @@ class _Ids:
 def holds_ids(source: str | os.PathLike[str]) -> bool:
     """Whether a path is a file of ids of another program, or a folder with such files."""
     path = Path(source)
-    return path.exists() and bool(_shards(path))
+    return bool(_shards(path))
 
 
 def _shards(path: Path) -> list[Path]:
     """Files of ids, those of a folder in the order of their names, in which 2 is before 10."""
-    found = [path] if path.is_file() else [p for p in path.iterdir() if p.is_file()]
+    found = [path] if path.is_file() else []
+    if path.is_dir():
+        found = [p for p in path.iterdir() if p.is_file()]
     found = [p for p in found if p.suffix.lower() in (".npy", ".bin")]
 
     def natural(p: Path) -> list[Any]:
@@ -155,7 +157,7 @@ def import_ids(
         )
     if not 0 <= separator < vocab_size:
         raise ValueError(f"separator: expected an id in [0, {vocab_size}), got {separator}.")
-    shards = _shards(path) if path.exists() else []
+    shards = _shards(path)
     if not shards:
         raise CorpusError(f"{path}: expected files of ids that end in .npy or .bin; none found.")
     files = [_opened(shard, dtype, separator) for shard in shards]
