@@ -8,6 +8,7 @@ import os
 import re
 import threading
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,6 +107,13 @@ def test_a_request_beside_the_folder_would_be_noticed(browser: Browser, address:
 def test_no_page_of_the_book_has_an_address_from_the_root(name: str):
     text = (BOOK / name).read_text(encoding="utf-8")
     assert re.findall(r"""\b(?:href|src|action)=["']/[^"']*""", text) == []
+
+
+@pytest.mark.parametrize("name", BOOK_PAGES)
+def test_an_address_within_a_page_of_the_book_is_one_place(name: str):
+    text = re.sub(r"<script.*?</script>", "", (BOOK / name).read_text(encoding="utf-8"), flags=re.S)
+    ids = Counter(re.findall(r'<[^>]* id="([^"]*)"', text))
+    assert [one for one, times in ids.items() if times > 1] == []
 
 
 @pytest.fixture(scope="module")
