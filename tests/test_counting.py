@@ -77,8 +77,10 @@ def test_counts_are_those_of_brute_force(question):
 
 @pytest.mark.claim("X.5")
 @settings(max_examples=60, deadline=None)
-@given(questions(), st.integers(1, 7), st.integers(1, 5))
-def test_no_sharding_and_no_merging_changes_a_count(tmp_path_factory, question, size, at_once):
+@given(questions(), st.integers(1, 7), st.integers(1, 5), st.integers(1, 3))
+def test_no_sharding_and_no_merging_changes_a_count(
+    tmp_path_factory, question, size, at_once, threads
+):
     """Shards of one position and up, merged a few entries at a time."""
     ids, vocab_size, options = question
     plan = counting._plan(
@@ -93,7 +95,8 @@ def test_no_sharding_and_no_merging_changes_a_count(tmp_path_factory, question, 
         counting._count_to_disk(ids, span, plan, str(folder))
     sink = counting._Sink(None)
     files = [counting._shard_path(folder, span) for span in spans]
-    counting._merge(files, plan, at_once * (2 * plan.dtype.itemsize + 24), sink)
+    memory = at_once * 2 * threads * (2 * plan.dtype.itemsize + 24)
+    counting._merge(files, plan, memory, sink, threads)
     merged = counting._as_sparse(*sink.arrays(plan.dtype), plan)
     assert as_counter(merged) == brute(ids, **options)
 

@@ -14,7 +14,7 @@ A window widens what counts as the label (order 0) or as the context (order 1).
 sorted, and the runs of equal ones counted: sequential passes over memory only, all but the sort in
 blocks that stay in a core's cache, and the distinct integers written over the sorted ones. A
 shard's result is two sorted arrays on disk; the shards are merged by ranges of keys, each small
-enough for memory.
+enough for memory, several threads each with a range of its own.
 Every position belongs to one shard, and integers add up in any order: neither the shards nor the
 number of workers change a count.
 
@@ -51,11 +51,12 @@ Direction = Literal["next", "previous", "both"]
 #: What is made of counts: probabilities, less the mean row, their roots, or PPMI.
 Form = Literal["probability", "centred", "root", "ppmi"]
 
-# Positions that are fused, and keys whose runs are counted, at once: few enough for the cache.
-_BLOCK = 1 << 16
+# Positions that are fused, and keys whose runs are counted, at once: few enough for the cache, and
+# enough that threads do not wait for each other's turn in the interpreter.
+_BLOCK = 1 << 18
 # Keys of a shard at most, however much memory there is: the system hands out memory that was used a
 # moment ago faster than fresh memory, by more than a larger shard saves in merging.
-_SHARD = 1 << 25
+_SHARD = 1 << 26
 # Entries that are added up at once: few enough that their memory is used again and again.
 _MERGED = 1 << 20
 # Bytes that counting needs for each key besides the key itself: the length of its run, and a
@@ -266,7 +267,7 @@ def count_signatures(
             (place / f"{name}.part").unlink(missing_ok=True)
         files = [_shard_path(shards, span) for span in spans]
         with _explained(place):
-            _merge(files, plan, memory, sink)
+            _merge(files, plan, memory, sink, workers if isinstance(workers, int) else 1)
             if folder is not None:
                 entries = len(sink.arrays(plan.dtype)[0])
                 finished = json.dumps({**description, "complete": True, "entries": entries})
@@ -574,12 +575,13 @@ def _kept(folder: Path, plan: _Plan) -> tuple[NDArray, NDArray[np.int64]]:
 # --- Merging -------------------------------------------------------------------------------------
 
 
-def _merge(files: Sequence[Path], plan: _Plan, memory: int, sink: _Sink) -> None:
+def _merge(files: Sequence[Path], plan: _Plan, memory: int, sink: _Sink, threads: int) -> None:
     """Add the shards up, range of keys by range of keys."""
     shards = [path for path in files if path.with_suffix(".keys").stat().st_size]
     maps = [np.memmap(path.with_suffix(".keys"), plan.dtype, "r") for path in shards]
-    a_key = 2 * plan.dtype.itemsize + 24
-    for low, high in _key_ranges(maps, max(1, min(memory // a_key, _MERGED))):
+
+    def merged(span: tuple[Any, Any]) -> tuple[NDArray, NDArray[np.int64]] | None:
+        low, high = span
         parts = []
         for path, keys in zip(shards, maps, strict=True):
             start = 0 if low is None else int(np.searchsorted(keys, low))
@@ -591,8 +593,16 @@ def _merge(files: Sequence[Path], plan: _Plan, memory: int, sink: _Sink) -> None
                         _read(path.with_suffix(".counts"), np.dtype(np.uint32), start, stop),
                     )
                 )
-        if parts:
-            sink.append(*_added(parts))
+        return _added(parts) if parts else None
+
+    at_once = 2 * threads  # so that none waits long for the slowest
+    a_key = 2 * plan.dtype.itemsize + 24
+    spans = list(_key_ranges(maps, max(1, min(memory // (at_once * a_key), _MERGED))))
+    with ThreadPoolExecutor(threads) as pool:
+        for first in range(0, len(spans), at_once):
+            for piece in pool.map(merged, spans[first : first + at_once]):
+                if piece is not None:
+                    sink.append(*piece)
 
 
 def _read(path: Path, dtype: np.dtype[Any], start: int, stop: int) -> NDArray[Any]:
