@@ -63,6 +63,7 @@ def test_time_scales_with_the_text(tmp_path):
     ids, length, train, encode = count_estimate.estimate_tokens(text, 300, tmp_path, clock=clock)
     times = 1e8 / len(text.excerpt)
     assert length == pytest.approx(ids.length * times) and encode == pytest.approx(3 * times + 7)
+    assert text.memory() > text.memory(learning=False) > 0
     # Four times the text took twice as long: so it goes on.
     assert train == pytest.approx(2 * (4e6 / len(text.excerpt)) ** 0.5 + 7)
 
@@ -86,6 +87,7 @@ def test_counting_is_told_from_the_beginning(tmp_path):
     # Less memory is taken where less is given; no table has more entries than it has places.
     little = count_estimate.estimate_counting(part, 10**12, memory=2**20)
     assert little.disk[1] <= 2 * 10**12 + 12 * 2000**2 and little.memory < 10**9
+    assert count_estimate.estimate_counting(part, 10, encoding=5e9).memory > 5e9
     few = count_estimate.estimate_counting(part, len(ids), order=1, asked=[5, 9])
     assert few.disk[1] < found.disk[1]
 

@@ -174,7 +174,7 @@ def _estimate_in_words(options: argparse.Namespace, folder: Path) -> str:
 
     missing: tuple[str, ...] = ()
     source = "an excerpt of it, counted on this machine"
-    characters = None
+    characters, encoding = None, 0.0
     try:
         with tempfile.TemporaryDirectory() as place:
             if corpora.are_there(options, folder):
@@ -195,6 +195,7 @@ def _estimate_in_words(options: argparse.Namespace, folder: Path) -> str:
                         f"read; give --limit."
                     )
                 missing, characters = text.missing, text.characters
+                encoding = text.memory(options.tokenizer is None)
                 if not text.own:
                     source = "other text, counted on this machine: perhaps three times off"
                 size = 16384 if options.vocab_size is None else options.vocab_size
@@ -215,6 +216,7 @@ def _estimate_in_words(options: argparse.Namespace, folder: Path) -> str:
                 form=options.form,
                 least=options.least,
                 before=before,
+                encoding=encoding,
             )
     except (CorpusError, ValueError) as error:
         raise ParameterError(str(error)) from None

@@ -46,6 +46,10 @@ _SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)  # of the excerpt, for the law of gro
 # Bytes in memory for each distinct pair or triple: its place and count, and copies as floats.
 _RESULT = 48
 _PYTHON = 150e6  # bytes of the interpreter with NumPy, SciPy and pandas
+# Bytes for each character that a tokenizer learns from, whose distinct words it keeps, and for each
+# of those that are encoded at once: as measured on English, rounded up.
+_LEARNT, _ENCODED = 8, 128
+_BATCH = 4 << 20  # characters, as in the module tokens
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,11 @@ class Text:
     excerpt: str
     own: bool
     opened: float
+
+    def memory(self, learning: bool = True) -> float:
+        """Bytes that encoding takes, with or without learning a tokenizer before."""
+        assert self.characters is not None and self.trained_on is not None
+        return _ENCODED * min(self.characters, _BATCH) + learning * _LEARNT * self.trained_on
 
 
 @dataclass(frozen=True)
@@ -261,6 +270,7 @@ def estimate_counting(
     form: Any = "ppmi",
     least: int = 100,
     before: tuple[float, float] = (0.0, 0.0),
+    encoding: float = 0.0,
     clock: Callable[[], float] = perf_counter,
 ) -> CountEstimate:
     """What counting will take, from a count of the beginning of the ids.
@@ -276,6 +286,8 @@ def estimate_counting(
         As in :func:`staircase_lib.language.summary.report`.
     before : tuple of float
         Seconds of training a tokenizer and of encoding.
+    encoding : float
+        Bytes of memory that these two took.
     """
     ids, size = excerpt.ids[:_IDS], min(excerpt.length, _IDS)
     rows = asked if order else None
@@ -316,7 +328,7 @@ def estimate_counting(
         encode=before[1],
         count=counted * tokens / max(size, 1),
         report=told * max(1.0, high / max(entries, 1)),
-        memory=_PYTHON + max(at_work, high * _RESULT),
+        memory=_PYTHON + max(encoding, at_work, high * _RESULT),
         disk=(id_bytes + low * (key + 8), id_bytes + high * (key + 8)),
         shards=shards,
     )
