@@ -197,6 +197,18 @@ def sample(task: Task, rows: int, seed: int = 0) -> Task:
 def most_rows(task: Task, settings: Settings) -> int:
     """How many sequences can be trained on at once within a few gigabytes.
 
+    Parameters
+    ----------
+    task : Task
+        Its vocabulary counts, not its sequences.
+    settings : Settings
+        Number of seeds and width.
+
+    Returns
+    -------
+    int
+        At most 5000.
+
     Raises
     ------
     ValueError
