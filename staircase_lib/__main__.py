@@ -56,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as error:
-        if error.errno not in CANNOT_WRITE:
+        nowhere = "No usable temporary directory" in str(error)  # tempfile's words for a full disk
+        if error.errno not in CANNOT_WRITE and not nowhere:
             raise
         place = error.filename or "a file"
         print(f"cannot open or write {place}: {error.strerror}; nothing is lost", file=sys.stderr)

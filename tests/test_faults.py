@@ -208,6 +208,14 @@ def test_a_full_disk_keeps_the_recorded_ledger(tmp_path):
     assert [path.name for path in recorded.parent.iterdir()] == ["ledger.json"]
 
 
+@pytest.mark.fault("the disk is full, and every folder for temporary files", 9)
+def test_no_place_for_temporary_files_is_told(tmp_path):
+    (tmp_path / "task.csv").write_text("x1,x2,label\n1,2,3\n2,1,1\n")
+    done = run_limited(tmp_path, 0, "measure", "task.csv", "--estimate")
+    assert done.returncode == 9 and "No usable temporary directory" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and list(tmp_path.iterdir()) == [tmp_path / "task.csv"]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to read-only folders")
 @pytest.mark.fault("the output folder is read-only", 9)
 def test_a_read_only_folder_is_told(tmp_path):
