@@ -166,12 +166,17 @@ def test_token_files_that_were_damaged_are_refused(tmp_path, tokenizer):
         "",
         "[]",
         "{",
+        "[" * 100_000,
         right.replace('"uint16"', '"object"'),
         right.replace("vocab", "v"),
     ):
         header.write_text(wrong)
         with pytest.raises(CorpusError, match=r"header\.json: (cannot be read|not the header)"):
             tokens.open_tokens(tmp_path / "ids")
+    header.write_text(right)
+    (tmp_path / "ids/tokenizer.json").write_text("{")
+    with pytest.raises(CorpusError, match=r"tokenizer\.json: no tokenizer could be read there"):
+        tokens.open_tokens(tmp_path / "ids").texts([0])
     header.unlink()
     with pytest.raises(CorpusError, match=r"expected token ids with a header\.json"):
         tokens.open_tokens(tmp_path / "ids")

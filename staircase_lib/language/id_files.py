@@ -263,7 +263,7 @@ def _agreed(path: Path, length: int | None, size: int, kind: np.dtype[Any]) -> i
 
 def _numpy_file(path: Path) -> _Ids:
     try:
-        ids = np.load(path, mmap_mode="r", allow_pickle=False)
+        ids = np.lib.format.open_memmap(path, mode="r")  # unlike load, takes nothing for a pickle
     except (OSError, ValueError, EOFError) as error:
         raise CorpusError(f"{path}: not an array of NumPy, or cut: {error}") from None
     if not isinstance(ids, np.memmap) or ids.ndim != 1 or ids.dtype.kind not in "ui":

@@ -90,10 +90,8 @@ class TokenFile:
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer that made the ids; None if nothing is known of it."""
-        from tokenizers import Tokenizer
-
         path = self.folder / "tokenizer.json"
-        return Tokenizer.from_file(str(path)) if path.exists() else None
+        return load_tokenizer(path) if path.exists() else None
 
     def id_of(self, text: str) -> int | None:
         """Id of the token that is written so in the vocabulary; None if there is none."""
@@ -370,8 +368,6 @@ def _prepare(
     asked: dict[str, Any],
     progress: Callable[[int], None] | None,
 ) -> TokenFile:
-    from tokenizers import Tokenizer
-
     known, trained = place / "asked.json", place / "tokenizer.json"
     if known.exists() and (was := read_json(known)) != asked:
         differ = ", ".join(name for name in asked if was.get(name) != asked[name])
@@ -391,7 +387,7 @@ def _prepare(
             tokenizer = train_tokenizer(corpus, size, field=field, limit=part)
         _write_json(known, asked)
         write_atomically(trained, tokenizer.to_str().encode())
-    return _encode(corpus, Tokenizer.from_file(str(trained)), place, field, limit, progress)
+    return _encode(corpus, load_tokenizer(trained), place, field, limit, progress)
 
 
 def open_tokens(folder: str | os.PathLike[str]) -> TokenFile:
@@ -444,7 +440,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Content of a file of ours."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CorpusError(f"{path}: cannot be read: {error}") from None
     return found if isinstance(found, dict) else {}
 
