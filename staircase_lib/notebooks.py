@@ -15,6 +15,7 @@ import resource
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -160,6 +161,7 @@ def _execute(job: Job, sender: Connection) -> None:
         filter(None, [str(job.root), os.environ.get("PYTHONPATH", "")])
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that papermill ends the kernel
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     started = time.monotonic()
     error = None
     partial = _partial(job, os.getpid())
@@ -203,6 +205,14 @@ def _execute(job: Job, sender: Connection) -> None:
     failure = find_failure(job, partial, error)
     notebook = partial if failure is None else _keep_partial(job, partial)
     sender.send(Outcome(job, seconds, memory_mb, failure, notebook))
+
+
+def _end_with_parent() -> None:
+    """End this process as on request once the command is gone: nobody waits for the chapter."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _partial(job: Job, pid: int) -> Path:
