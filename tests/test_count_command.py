@@ -156,7 +156,7 @@ def test_other_settings_do_not_mix(text):
     assert done.returncode == 2 and "give another" in done.stderr
 
 
-@pytest.mark.parametrize("option", ["--window", "--workers", "--vocab-size", "--memory"])
+@pytest.mark.parametrize("option", ["--window", "--workers", "--vocab-size", "--memory", "--least"])
 def test_a_number_that_is_far_too_large_is_refused_at_once(text, option):
     done = count(text, "my text.txt", option, "9" * 20)
     assert done.returncode == 2 and f"argument {option}: expected" in done.stderr

@@ -72,7 +72,7 @@ def declare(commands: terminal.Commands) -> None:
     )
     count.add_argument(
         "--least",
-        type=int,
+        type=terminal.at_most(10**12, least=0),
         default=100,
         metavar="N",
         help="tokens with fewer occurrences are neither ranked nor neighbours, contexts with fewer "
