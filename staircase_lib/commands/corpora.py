@@ -10,6 +10,9 @@ from typing import Any
 
 from . import terminal
 
+#: Tokens of a tokenizer that is trained, unless asked for otherwise.
+VOCAB_SIZE = 16384
+
 
 def add_corpus(command: argparse.ArgumentParser) -> None:
     """The options of commands that read token ids, or make them from a text."""
@@ -23,7 +26,7 @@ def add_corpus(command: argparse.ArgumentParser) -> None:
         "--vocab-size",
         type=terminal.at_most(2**31, least=1),
         metavar="V",
-        help="tokens (default: 16384, or those of --tokenizer)",
+        help=f"tokens (default: {VOCAB_SIZE}, or those of --tokenizer)",
     )
     command.add_argument("--words", action="store_true", help="whole words as tokens, not a BPE's")
     command.add_argument(
@@ -74,7 +77,7 @@ def tokens(options: argparse.Namespace, folder: Path, progress: Callable[[int], 
     return prepare(
         corpus,
         folder / "tokens",
-        size or 16384,
+        size or VOCAB_SIZE,
         words=options.words,
         tokenizer=shipped,
         field=options.field,

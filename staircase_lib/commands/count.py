@@ -198,7 +198,7 @@ def _estimate_in_words(options: argparse.Namespace, folder: Path) -> str:
                 encoding = text.memory(options.tokenizer is None)
                 if not text.own:
                     source = "other text, counted on this machine: perhaps three times off"
-                size = 16384 if options.vocab_size is None else options.vocab_size
+                size = options.vocab_size or corpora.VOCAB_SIZE
                 kind = {"words": options.words, "tokenizer": options.tokenizer}
                 excerpt, tokens, *before = count_estimate.estimate_tokens(
                     text, size, Path(place), **kind

@@ -120,7 +120,7 @@ def pretrain_model(root: Path, options: argparse.Namespace) -> None:
     with processes.together() as device:
         first = processes.rank() == 0
         try:
-            vocab_size = PADDED if padded else options.vocab_size or 16384
+            vocab_size = PADDED if padded else options.vocab_size or corpora.VOCAB_SIZE
             sketch = configurations.unallocated(make, vocab_size, **given)
             wanted = ("steps", "batch", "lr", "seed", "accumulate", "precision", "compile")
             wanted = (*wanted, "weight_decay", "loss_chunk", "checkpoint_every", "measure_every")
